@@ -61,6 +61,15 @@ def test_fields_of_a_known_descriptor():
     assert SmemDescriptor.decode_wgmma(1 << 62).swizzle == SwizzleMode.B128
 
 
+def test_values_match_tvm_encoder():
+    descriptors = pytest.importorskip(
+        "tvm.backend.cuda.cpp.descriptors", reason="TVM is the oracle of this test"
+    )
+    for number, mode in enumerate([*MODES, SwizzleMode.B128_ATOM_32B]):
+        theirs = descriptors.encode_smem_descriptor_base_uint64(512, 64, number)
+        assert SmemDescriptor.make(0x1230, 8192, 1024, mode).encode() == theirs | 0x123
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_addresses_match_the_slow_model(data):
