@@ -1,0 +1,395 @@
+"""course.yaml as validated objects.
+
+Errors name the file, the line, the key, what is wrong, and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from autograder.errors import CourseError, UsageError, did_you_mean
+
+COURSE_FILE = "course.yaml"
+MAX_COURSE_BYTES = 4 << 20
+
+CHECK_KINDS = ("predictions", "build", "correctness", "synchronization", "mechanism", "resources")
+INPUT_FAMILIES = ("normal", "large", "signed_zeros", "one_hot")
+ORACLES = ("gemm_nt",)
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+GradeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]+$")]
+Text = Annotated[str, StringConstraints(min_length=1)]
+Positive = Annotated[int, Field(gt=0)]
+Points = Annotated[float, Field(ge=0, le=1000)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Limits(_Strict):
+    """What one grade may use. Seconds of wall clock, MiB of address space, KiB of printed output."""
+
+    start_seconds: Annotated[float, Field(gt=0)] = 120
+    build_seconds: Annotated[float, Field(gt=0)] = 20
+    run_seconds: Annotated[float, Field(gt=0)] = 60
+    memory_mib: Annotated[int, Field(ge=512)] = 4096
+    output_kib: Positive = 1024
+
+
+class Builder(_Strict):
+    """The function that the solution cell defines, and the values it is called with (by keyword)."""
+
+    name: Name
+    params: dict[Name, Positive]
+
+
+class Cells(_Strict):
+    """nbgrader's grade_id of the two solution cells."""
+
+    kernel: GradeId
+    predictions: GradeId | None = None
+
+
+class Tensor(_Strict):
+    """One buffer parameter of the PrimFunc, in order. A shape entry is a number or the name of a builder parameter."""
+
+    name: Name
+    role: Literal["input", "output"]
+    dtype: Literal["float16", "bfloat16", "float32"]
+    shape: Annotated[list[Positive | Name], Field(min_length=1)]
+
+
+class Tolerance(_Strict):
+    """Right outputs lie in [round(R - E), round(R + E)] with E = terms * accumulate_eps * |A||B|^T."""
+
+    kind: Literal["rounding_interval"]
+    terms: Positive | Name
+    accumulate_eps: Annotated[float, Field(gt=0, le=1e-3)]
+
+
+class Case(_Strict):
+    """One launch: how its inputs are made and when the emulator completes asynchronous work."""
+
+    id: Name
+    title: Text
+    inputs: Literal["normal", "large", "signed_zeros", "one_hot"]
+    schedule: Literal["late", "eager", "random"] = "late"
+    quick: bool = False
+
+
+class Check(_Strict):
+    """One graded check. `at_least` belongs to mechanism (instruction counters), `at_most` to resources."""
+
+    id: Literal["predictions", "build", "correctness", "synchronization", "mechanism", "resources"]
+    title: Text
+    points: Points
+    looks_at: Text
+    at_least: dict[str, Positive] = {}
+    at_most: dict[str, Positive] = {}
+
+    @model_validator(mode="after")
+    def _options_match_kind(self) -> Check:
+        if self.at_least and self.id != "mechanism":
+            raise ValueError("at_least belongs to the check 'mechanism' only")
+        if self.at_most and self.id != "resources":
+            raise ValueError("at_most belongs to the check 'resources' only")
+        return self
+
+
+class Question(_Strict):
+    """One prediction question. `answer` is the digest that `python -m autograder.answers` prints."""
+
+    id: Name
+    points: Points
+    kind: Literal["integer", "number", "choice", "text"]
+    prompt: Text
+    choices: list[Text] = []
+    answer: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+    @model_validator(mode="after")
+    def _choices_match_kind(self) -> Question:
+        if (self.kind == "choice") != bool(self.choices):
+            raise ValueError("choices and kind: choice belong together")
+        return self
+
+
+class Exercise(_Strict):
+    """One exercise; `total` is the sum of its checks' points."""
+
+    id: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")]
+    title: Text
+    teaches: Text
+    notebook: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]+\.ipynb$")]
+    cells: Cells
+    arch: Literal["sm_90a", "sm_100a"]
+    builder: Builder
+    tensors: Annotated[list[Tensor], Field(min_length=1)]
+    oracle: Literal["gemm_nt"]
+    tolerance: Tolerance
+    cases: Annotated[list[Case], Field(min_length=1)]
+    checks: Annotated[list[Check], Field(min_length=1)]
+    questions: list[Question] = []
+
+    @property
+    def number(self) -> int:
+        return int(self.id.removeprefix("exercise_"))
+
+    @property
+    def total(self) -> float:
+        return sum(check.points for check in self.checks)
+
+    def check(self, check_id: str) -> Check | None:
+        return next((c for c in self.checks if c.id == check_id), None)
+
+    def size(self, value: int | str) -> int:
+        """A number, or the builder parameter of that name."""
+        return value if isinstance(value, int) else self.builder.params[value]
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(self.size(entry) for entry in tensor.shape)
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Exercise:
+        for what, names in (
+            ("tensor", [t.name for t in self.tensors]),
+            ("case", [c.id for c in self.cases]),
+            ("check", [c.id for c in self.checks]),
+            ("question", [q.id for q in self.questions]),
+        ):
+            twice = next((n for n in names if names.count(n) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{what} '{twice}' appears twice")
+        params = list(self.builder.params)
+        sizes = [(f"shape of tensor {t.name}", entry) for t in self.tensors for entry in t.shape]
+        sizes.append(("tolerance.terms", self.tolerance.terms))
+        for where, entry in sizes:
+            if isinstance(entry, str) and entry not in params:
+                raise ValueError(
+                    f"{where} uses '{entry}', which is no parameter of builder.params"
+                    f" ({', '.join(params)}){did_you_mean(entry, params)}"
+                )
+        if not any(t.role == "output" for t in self.tensors):
+            raise ValueError("tensors needs at least one with role: output")
+        if not any(case.quick for case in self.cases):
+            raise ValueError("at least one case needs quick: true")
+        predictions = self.check("predictions")
+        asked = sum(q.points for q in self.questions)
+        if asked != (predictions.points if predictions else 0):
+            raise ValueError(
+                f"the questions are worth {asked:g} points, the check 'predictions'"
+                f" {predictions.points if predictions else 0:g}; they must be equal"
+            )
+        if self.questions and self.cells.predictions is None:
+            raise ValueError("cells.predictions must name the cell that holds the answers")
+        return self
+
+
+class Course(_Strict):
+    """The whole course, in the order of course.yaml."""
+
+    version: Literal[1]
+    title: Text
+    limits: Limits = Limits()
+    exercises: Annotated[list[Exercise], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _ids_are_unique(self) -> Course:
+        ids = [exercise.id for exercise in self.exercises]
+        twice = next((n for n in ids if ids.count(n) > 1), None)
+        if twice is not None:
+            raise ValueError(f"exercise '{twice}' appears twice")
+        return self
+
+    def find(self, spelled: str) -> Exercise:
+        """The exercise called `exercise_05`, `05` or `5`.
+
+        Raises:
+            UsageError: there is none; names the nearest.
+        """
+        text = spelled.strip().lower().replace("-", "_")
+        for exercise in self.exercises:
+            if text == exercise.id or (text.isascii() and text.isdigit() and int(text) == exercise.number):
+                return exercise
+        ids = [exercise.id for exercise in self.exercises]
+        guess = f"exercise_{int(text):02d}" if text.isascii() and text.isdigit() and len(text) < 4 else text
+        raise UsageError(
+            f"there is no exercise '{spelled}' in {COURSE_FILE}{did_you_mean(guess, ids)}"
+            " (`autograde list` shows all of them)"
+        )
+
+
+def find_course_root(start: Path, outermost: bool = False) -> Path:
+    """The folder of the nearest course.yaml at or above `start`.
+
+    outermost: take the topmost one instead. Used when nbgrader runs a notebook from a learner's folder, where a
+    course.yaml that the learner handed in must not win.
+
+    Raises:
+        CourseError: there is none.
+    """
+    here = start.absolute()
+    roots = [folder for folder in (here, *here.parents) if (folder / COURSE_FILE).is_file()]
+    if not roots:
+        raise CourseError(
+            f"no {COURSE_FILE} in {here} or any folder above it; change into the course folder, or give --course FOLDER"
+        )
+    return roots[-1 if outermost else 0]
+
+
+def load_course(root: Path) -> Course:
+    """Read and validate `root`/course.yaml.
+
+    Raises:
+        CourseError: with file, line, key, what is wrong and the nearest valid name.
+    """
+    path = root / COURSE_FILE
+    try:
+        raw = path.read_bytes()
+        text = raw.decode("utf-8")
+    except OSError as error:
+        raise CourseError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError as error:
+        raise CourseError(f"{path}: is not UTF-8 (byte {error.start})") from None
+    if len(raw) > MAX_COURSE_BYTES:
+        raise CourseError(f"{path}: is larger than {MAX_COURSE_BYTES >> 20} MiB")
+    return parse_course(text, str(path))
+
+
+def parse_course(text: str, path: str = COURSE_FILE) -> Course:
+    """`load_course` on text; `path` is the name that errors show."""
+    try:
+        data = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise CourseError(f"{path}: {_yaml_problem(error)}") from None
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise CourseError(f"{path}: is not valid YAML ({_one_line(str(error))})") from None
+    if not isinstance(data, dict):
+        raise CourseError(f"{path}: must be a mapping with the keys {', '.join(Course.model_fields)}")
+    try:
+        return Course.model_validate(data)
+    except ValidationError as error:
+        raise CourseError(f"{path}: {_problem(error, data, text)}") from None
+
+
+_BaseLoader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_BaseLoader):  # type: ignore[misc]
+    """Safe YAML in which a repeated key is an error instead of a silent overwrite."""
+
+
+def _mapping_without_repeats(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, yaml.Node] = {}
+    for key_node, _ in node.value:
+        key = key_node.value
+        if isinstance(key, str) and key in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key '{key}' appears twice in one mapping", key_node.start_mark
+            )
+        if isinstance(key, str):
+            seen[key] = key_node
+    result: dict[Any, Any] = yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+    return result
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_repeats)
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = _one_line(getattr(error, "problem", None) or str(error))
+    return f"line {mark.line + 1}: {problem}" if mark is not None else problem
+
+
+def _problem(error: ValidationError, data: dict[str, Any], text: str) -> str:
+    """The first validation problem as one line: line number, key, what is wrong, nearest valid name."""
+    # A misspelt key shows up as one unknown and one missing key; the unknown one tells more.
+    first = min(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+    location = tuple(part for part in first["loc"] if not _is_union_tag(part))
+    key = _spell(location, data)
+    line = _line_of(text, location)
+    where = f"line {line}: {key}" if line else key
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{where}: {_what_is_wrong(first, location)}{more}"
+
+
+def _what_is_wrong(first: Any, location: tuple[int | str, ...]) -> str:
+    kind, context = first["type"], first.get("ctx", {})
+    if kind == "extra_forbidden":
+        valid = _keys_of_model_at(location[:-1])
+        return f"unknown key{did_you_mean(str(location[-1]), valid)} (valid: {', '.join(valid)})"
+    if kind == "missing":
+        return "is missing"
+    if kind == "literal_error":
+        expected = re.findall(r"'([^']*)'", context.get("expected", "")) or [context.get("expected", "")]
+        given = first["input"]
+        return f"{given!r} is not one of {', '.join(expected)}{did_you_mean(str(given), expected)}"
+    if kind == "value_error":
+        return _one_line(str(context.get("error", first["msg"])))
+    return f"{_one_line(first['msg'])} (got {_one_line(repr(first['input']))[:60]})"
+
+
+def _is_union_tag(part: int | str) -> bool:
+    """pydantic adds the branch of a union to the location, e.g. `int` or `constrained-str`."""
+    return part in ("int", "str", "constrained-int", "constrained-str", "[key]")
+
+
+def _keys_of_model_at(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Course
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        model = next((m for m in _models_in(annotation)), model)
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for argument in getattr(annotation, "__args__", ()) for m in _models_in(argument)]
+
+
+def _spell(location: tuple[int | str, ...], data: Any) -> str:
+    """`exercises[exercise_05].checks[build].points`: list entries by their id where they have one."""
+    text = ""
+    for part in location:
+        if isinstance(part, int):
+            data = data[part] if isinstance(data, list) and part < len(data) else None
+            name = (data.get("id") or data.get("name")) if isinstance(data, dict) else None
+            text += f"[{name if isinstance(name, str) else part}]"
+        else:
+            data = data.get(part) if isinstance(data, dict) else None
+            text += f".{part}" if text else str(part)
+    return text or "the course"
+
+
+def _line_of(text: str, location: tuple[int | str, ...]) -> int | None:
+    """The line of the deepest part of `location` that the file has, for messages only."""
+    try:
+        node: Any = yaml.compose(text, Loader=_BaseLoader)
+    except yaml.YAMLError:
+        return None
+    line: int | None = None
+    for part in location:
+        if isinstance(part, int) and isinstance(node, yaml.SequenceNode) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        elif isinstance(node, yaml.MappingNode):
+            entry = next(((k, v) for k, v in node.value if k.value == part), None)
+            if entry is None:
+                break
+            line, node = entry[0].start_mark.line + 1, entry[1]
+        else:
+            break
+    return line
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
