@@ -86,7 +86,7 @@ class SmemDescriptor:
         return SmemDescriptor(start, lbo, sbo, mode, layout=layout, wgmma=wgmma)
 
     def encode(self) -> int:
-        """The 64-bit value. Low 4 bits and bits from 2^18 of the byte quantities are dropped, as in hardware."""
+        """The 64-bit value. Byte quantities lose their low 4 bits and bits from 2^18 up."""
         value = _field(self.start) | _field(self.lbo) << 16 | _field(self.sbo) << 32
         value |= (self.base_offset & 7) << 49
         if self.wgmma:
@@ -340,8 +340,8 @@ def _stride_problems(
             found.append(_overlap("LBO", desc.lbo, "16 bytes of K", f"K-major, {mode}", 16))
         elif mode != SwizzleMode.NONE and desc.start % width + k_bytes > width:
             found.append(
-                f"the operand starts at byte {desc.start % width} of a {width}-byte row and reads {k_bytes} bytes "
-                "along K, past the end of the swizzled row"
+                f"the operand starts at byte {desc.start % width} of a {width}-byte row and reads {k_bytes} "
+                "bytes along K, past the end of the swizzled row"
             )
         return found
     depth = 4 if mode == SwizzleMode.B128_ATOM_32B else 8
@@ -372,8 +372,8 @@ def suspicions(desc: SmemDescriptor) -> list[str]:
     if row == 0 or desc.base_offset == expected != 0:
         return []
     note = (
-        f"the operand starts at {desc.start:#x}, in row {row} of the pattern of the {mode}, which repeats every "
-        f"{mode.repeat_bytes} bytes; the base offset field is {desc.base_offset}: align the tile to "
+        f"the operand starts at {desc.start:#x}, in row {row} of the pattern of the {mode}, which repeats "
+        f"every {mode.repeat_bytes} bytes; the base offset field is {desc.base_offset}: align the tile to "
         f"{mode.repeat_bytes} bytes"
     )
     return [note]

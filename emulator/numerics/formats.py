@@ -21,9 +21,9 @@ Array = npt.NDArray[Any]
 class ElementFormat:
     """One element format.
 
-    `smem_bits` is the footprint of an element in SMEM and TMEM operands: sub-byte elements of kinds f8f6f4 and
-    mxf8f6f4 sit 16 to a 16-byte chunk (4-bit ones in its first 8 bytes, 6-bit ones in its first 12), so they
-    take 8 bits each; the e2m1 elements of kinds mxf4 and mxf4nvf4 are packed densely, 4 bits each.
+    `smem_bits` is the footprint of an element in SMEM and TMEM operands: sub-byte elements of kinds f8f6f4
+    and mxf8f6f4 sit 16 to a 16-byte chunk (4-bit ones in its first 8 bytes, 6-bit ones in its first 12), so
+    they take 8 bits each; the e2m1 elements of kinds mxf4 and mxf4nvf4 are packed densely, 4 bits each.
     """
 
     name: str

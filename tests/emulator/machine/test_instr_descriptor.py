@@ -127,8 +127,8 @@ F4 = {"a_format": "e2m1", "b_format": "e2m1"}
         (InstrDescriptor("i8", 128, 128, "s32", "s8", "u8", negate_a=True), {}, "negate"),
         (InstrDescriptor("f8f6f4", 128, 128, "f32", "e2m3", "e4m3", a_major="MN"), {}, "below 8 bits"),
         (InstrDescriptor("mxf4", 128, 128, scale_format="ue4m3", **F4), {}, "does not take ue4m3"),
-        (InstrDescriptor("mxf4nvf4", 128, 128, scale_format="ue4m3", **F4), {"scale_vec": 2}, "scale_vec::4X, not"),
-        (InstrDescriptor("mxf4", 128, 128, scale_format="ue8m0", a_sf_id=1, **F4), {"scale_vec": 2}, "ID 1 of A"),
+        (InstrDescriptor("mxf4nvf4", 128, 128, scale_format="ue4m3", **F4), {"scale_vec": 2}, "4X, not"),
+        (InstrDescriptor("mxf4", 128, 128, scale_format="ue8m0", a_sf_id=1, **F4), {}, "ID 1 of A"),
         (InstrDescriptor("mxf4", 128, 128, scale_format="ue8m0", k96=True, **F4), {}, "sm_103a"),
     ],
 )  # fmt: skip

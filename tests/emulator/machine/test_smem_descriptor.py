@@ -16,7 +16,7 @@ SMEM = np.random.default_rng(3).integers(0, 256, 232448, dtype=np.uint8)
 
 
 def slow_address(desc, row, k, element_bits, major):
-    """One element's byte address, written straight from the canonical layouts of the PTX ISA (in 16-byte units)."""
+    """One element's byte address, straight from the canonical layouts of the PTX ISA (in 16-byte units)."""
     unit = 128 // element_bits  # elements per 16-byte unit
     lbo, sbo = desc.lbo // 16, desc.sbo // 16
     swizzled = desc.swizzle != SwizzleMode.NONE
@@ -249,7 +249,7 @@ def test_suspicious_alignment():
 
 def test_operand_outside_shared_memory_is_one_clear_line():
     desc = SmemDescriptor.make(232448 - 1024, 0, 1024, SwizzleMode.B128)
-    with pytest.raises(ValueError, match="reaches byte .*, shared memory has 232448 bytes"):
+    with pytest.raises(ValueError, match=r"reaches byte .*, shared memory has 232448 bytes"):
         sd.gather_operand(SMEM, desc, 128, 16, "f16")
 
 

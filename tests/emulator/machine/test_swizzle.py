@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from emulator.machine import swizzle
 from emulator.machine.swizzle import SwizzleMode
 
-# Row by row, which 16-byte chunk of global data lands in chunk position 0..7 (PTX ISA, swizzling mode tables).
+# Row by row, which 16-byte chunk of global data lands in position 0..7 (PTX ISA, swizzling mode tables).
 TABLES = {
     SwizzleMode.B32: ["01234567", "10325476"],
     SwizzleMode.B64: ["01234567", "10325476", "23016745", "32107654"],
