@@ -22,7 +22,8 @@ c.CourseDirectory.ignore = [
 # A solution region may lie inside @T.prim_func, where TIRx parses `pass` but no `raise`.
 c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\npass"}
 
-# The grader stops a hanging kernel by itself and says why. The cell must outlive it, or nbgrader throws the submission away.
+# The grader stops a hanging kernel by itself and says why. The cell must outlive it: when nbgrader's
+# own limit strikes first, the whole submission is lost.
 c.ExecutePreprocessor.timeout = 600
 # A learner may delete a scored cell; it comes back and scores what it scores.
 c.OverwriteCells.add_missing_cells = True

@@ -1,0 +1,81 @@
+"""exercises/ is what nbgrader makes of solutions/ today, and it gives no solution away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def test_exercises_are_generated_from_solutions(
+    exercise: str, course: Path, release: ModuleType, tmp_path: Path
+) -> None:
+    release.generate([exercise], tmp_path)
+    stale = release.differences(tmp_path / exercise, course / "exercises" / exercise)
+    assert stale == [], "run: python tools/release.py"
+
+
+def test_every_release_has_a_source(course: Path) -> None:
+    released = {p.name for p in (course / "exercises").iterdir() if p.is_dir()}
+    sources = {p.parent.name for p in (course / "solutions").glob("*/*.ipynb")}
+    assert released == sources
+
+
+def test_nothing_leaks(exercise: str, course: Path, release: ModuleType) -> None:
+    notebook = course / "solutions" / exercise / f"{exercise}.ipynb"
+    assert len(release.solution_lines(notebook)) > 5
+    assert release.leaks(notebook, course / "exercises" / exercise) == []
+    released = [p for p in (course / "exercises" / exercise).rglob("*") if p.is_file()]
+    for path in released:
+        text = path.read_text(encoding="utf-8")
+        assert "SOLUTION" not in text, f"{path} still has a solution marker"
+        assert "HIDDEN TESTS" not in text
+    assert {p.suffix for p in released} <= {".ipynb", ".md", ".svg", ".png"}
+    assert not any("instructor" in p.name for p in released)
+
+
+@pytest.mark.parametrize("where", ["hints.md", "exercise_05.ipynb"])
+def test_a_leak_is_found(where: str, course: Path, release: ModuleType, tmp_path: Path) -> None:
+    """The test above can fail: one solution line, spaced differently, in a hint or in an output of a cell."""
+    notebook = course / "solutions" / "exercise_05" / "exercise_05.ipynb"
+    folder = tmp_path / "exercise_05"
+    shutil.copytree(course / "exercises" / "exercise_05", folder)
+    secret = "Tx.cta.copy( A_smem[:, :],  A[:, :] )"
+    path = folder / where
+    if path.suffix == ".md":
+        path.write_text(path.read_text() + f"\nTry `{secret}`.\n")
+    else:
+        content = json.loads(path.read_text())
+        content["cells"][-1]["source"].append(secret)
+        path.write_text(json.dumps(content))
+    assert [leak.split()[0] for leak in release.leaks(notebook, folder)] == [where]
+
+
+def test_check_reports_a_stale_release(
+    course: Path,
+    release: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A course whose exercises/ was edited by hand: --check names the file, a plain run puts it right."""
+    for part in ("solutions", "exercises"):
+        shutil.copytree(course / part / "exercise_05", tmp_path / part / "exercise_05")
+    shutil.copy(course / "nbgrader_config.py", tmp_path)
+    monkeypatch.setattr(release, "COURSE", tmp_path)
+    edited = tmp_path / "exercises" / "exercise_05" / "hints.md"
+    edited.write_text("edited by hand\n")
+    assert release.main(["--check"]) == 1
+    assert "exercises/exercise_05/hints.md is not what solutions/ generates" in capsys.readouterr().out
+    assert release.main([]) == 0
+    assert release.main(["--check"]) == 0
+
+
+def test_an_unknown_exercise_is_refused(release: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        release.main(["exercise_99"])
+    assert stop.value.code == 2
+    assert "no exercise 'exercise_99' in solutions/" in capsys.readouterr().err
