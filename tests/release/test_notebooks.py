@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from autograder.answers import digest
+
 
 def cells(notebook: Path) -> list[dict[str, Any]]:
     """The notebook's cells, sources joined."""
@@ -61,10 +63,24 @@ def test_questions_of_the_notebook_are_those_of_the_course(exercise: str, course
     text = "\n".join(c["source"] for c in cells(notebook) if c["cell_type"] == "markdown")
     assert [q["prompt"] for q in questions if q["prompt"] not in text] == []
     released = course / "exercises" / exercise / f"{exercise}.ipynb"
-    answers_id = block(course, exercise)["cells"]["predictions"]
+    answers_id = block(course, exercise)["cells"]["answers"]
     scope: dict[str, Any] = {}
     exec(graded(released)[answers_id]["source"], scope)
     assert scope["answers"] == {q["id"]: None for q in questions}
+
+
+def test_solution_answers_are_right(exercise: str, course: Path) -> None:
+    """The digests of course.yaml belong to the answers of the solution notebook."""
+    description = block(course, exercise)
+    notebook = course / "solutions" / exercise / f"{exercise}.ipynb"
+    scope: dict[str, Any] = {}
+    exec(graded(notebook)[description["cells"]["answers"]]["source"], scope)
+    wrong = [
+        question["id"]
+        for question in description["questions"]
+        if digest(exercise, question["id"], scope["answers"][question["id"]]) != question["answer"]
+    ]
+    assert wrong == []
 
 
 def test_source_notebook_is_clean(exercise: str, course: Path) -> None:

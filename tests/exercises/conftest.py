@@ -1,0 +1,56 @@
+"""Kernels of the course as modules: the solution cell of a notebook, and the mutants beside it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+COURSE = Path(__file__).resolve().parents[2]
+
+
+def cell(notebook: Path, grade_id: str) -> str:
+    """The source of the cell that nbgrader knows by `grade_id`."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return next(
+        "".join(c["source"]) for c in cells if c["metadata"].get("nbgrader", {}).get("grade_id") == grade_id
+    )
+
+
+def load(path: Path) -> ModuleType:
+    """Import a .py file under a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"kernel_of_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def course() -> Path:
+    return COURSE
+
+
+@pytest.fixture(scope="session")
+def solution_cell(course: Path) -> Callable[[str], str]:
+    """exercise -> text of its kernel cell, with the solution regions' markers."""
+    return lambda exercise: cell(course / "solutions" / exercise / f"{exercise}.ipynb", "kernel")
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | Path, dict[str, int]], Any]:
+    """(source text or .py file, parameters) -> the PrimFunc that its build_kernel returns."""
+
+    def build_from(source: str | Path, parameters: dict[str, int]) -> Any:
+        if isinstance(source, str):
+            path = tmp_path_factory.mktemp("kernel") / "kernel.py"
+            path.write_text(source, encoding="utf-8")
+            source = path
+        return load(source).build_kernel(**parameters)
+
+    return build_from
