@@ -7,7 +7,9 @@ THERE = SourceLocation("k.py", 9)
 
 
 def race(line: SourceLocation = HERE, strength: str = "race", message: str = "m") -> Finding:
-    return Finding("race.smem.write-read", strength, message, "fix it", (line,), ("Asmem",), 0, (1, 2), (), {"bytes": 4})
+    return Finding(
+        "race.smem.write-read", strength, message, "fix it", (line,), ("Asmem",), 0, (1, 2), (), {"bytes": 4}
+    )
 
 
 def test_json_round_trip_has_every_field() -> None:

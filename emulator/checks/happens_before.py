@@ -1,0 +1,1308 @@
+"""The race detector: happens-before over SMEM, TMEM and GMEM with vector clocks.
+
+Feed it every access and every synchronization of a run, in the order in which the scheduler executes them,
+and it reports each pair of conflicting accesses that nothing orders, whether or not this schedule showed the
+damage. It knows nothing of TVM or of the scheduler.
+
+How it works
+    * Agents. Every warp is an agent (its lanes are ordered among themselves), every mbarrier is one, and so
+      is every queue of asynchronous operations (tcgen05.mma/cp, tcgen05.ld and st of a warp; bulk stores of a
+      thread; cp.async and wgmma of a warp). A TMA load that completes on mbarrier b in b's phase number g is
+      the event (b, g + 1): only a warp that acquired this phase, directly or through others, knows that it is
+      done.
+    * An asynchronous access is recorded when it is *issued*, and checked with the clock of its issuer at that
+      time. It stays in flight until somebody waits for it.
+    * A successful wait acquires only what it proves. With k phases known to have completed, a wait for parity
+      q proves one more phase when (k & 1) == q and nothing otherwise, however far the barrier has run ahead
+      in this schedule. This is what makes a wrong phase visible in every schedule.
+    * Shadow memory holds one state per granule: the last write and the reads since (FastTrack). States are
+      interned integers, so that a tile or warp access is one gather, one check per distinct state and one
+      scatter.
+
+Rules: PTX ISA, chapters "Memory Consistency Model", "mbarrier", "Async proxy", "tcgen05 memory consistency
+    model".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.checks.events import (
+    ORDER,
+    PLANES,
+    PROXY_GMEM,
+    PROXY_SMEM,
+    TCGEN05,
+    BarrierOrder,
+    Clock,
+    Event,
+    Kind,
+    Queue,
+    State,
+    join,
+    joined,
+    kind_of,
+)
+from emulator.checks.findings import FindingLog, SourceLocation, Strength
+from emulator.checks.race_reports import Conflict, Reporter
+from emulator.checks.shadow import Chunks, Lanes, Region, Shadow, Span, Strided, TmemBlock
+
+__all__ = [
+    "Chunks",
+    "ClusterOrder",
+    "Lanes",
+    "RaceDetector",
+    "Region",
+    "Shadow",
+    "Span",
+    "Strided",
+    "TmemBlock",
+]
+
+NameOf = Callable[[str, int, int], str]
+Address = int | npt.NDArray[Any]
+Places = Sequence[tuple[int, Region]]
+
+_HISTORY = 16  # completed phases per mbarrier whose clocks are kept
+_COMPACT = 1 << 16  # interned states before unused ones are dropped
+_UNIFORM_MAX = 1 << 14  # ids compared through bytes; beyond, NumPy is faster
+
+
+class RaceDetector:
+    """One run of a host function: global memory, and the clusters that live now.
+
+    Args:
+        log: receives the findings.
+        name_of: ``name_of(space, index, byte) -> str`` names what lies at a place. ``space`` is "smem",
+            "tmem" or "gmem"; ``index`` the CTA id or the buffer number; a TMEM byte is ``lane << 16 |
+            column``.
+        smem_granule: bytes of one SMEM shadow cell, 1 to 16: the smallest SMEM access of the kernel.
+        uninitialised: strength of reads of SMEM or TMEM that nobody wrote, or "off".
+    """
+
+    def __init__(
+        self,
+        log: FindingLog,
+        name_of: NameOf | None = None,
+        *,
+        smem_granule: int = 4,
+        uninitialised: Strength | str = "error",
+    ) -> None:
+        self.log = log
+        self.smem_granule = smem_granule
+        self.sites: list[SourceLocation | None] = [None]
+        self._site_ids: dict[SourceLocation, int] = {}
+        self.buffers: list[Shadow | None] = []
+        self.buffer_names: list[str] = []
+        self.clusters: list[ClusterOrder] = []
+        self.locations: dict[Hashable, dict[Any, Clock]] = {}
+        self.reporter = Reporter(log, self.sites, name_of or self._plain_name, str(uninitialised))
+        # State 0: never written. State 1: written by the host before the launch.
+        nothing = kind_of("nothing", "generic", "program")
+        self.unwritten = Event(None, 0, 0, 0, 0, nothing, 0)  # type: ignore[arg-type]
+        self.states: list[State] = [(self.unwritten, ()), (None, ())]
+        self._compact_at = _COMPACT
+
+    def site(self, location: SourceLocation | None) -> int:
+        """A number for a source line; 0 when unknown."""
+        if location is None:
+            return 0
+        number = self._site_ids.get(location)
+        if number is None:
+            number = self._site_ids[location] = len(self.sites)
+            self.sites.append(location)
+        return number
+
+    def add_global(self, nbytes: int, granule: int, name: str = "", written: bool = True) -> int:
+        """Register a global buffer with ``granule`` bytes per cell.
+
+        ``written=False``: nothing writes it, no cost.
+        """
+        self.buffer_names.append(name or f"buffer {len(self.buffers)}")
+        shadow = Shadow("gmem", len(self.buffers), nbytes, granule, initial=1) if written else None
+        self.buffers.append(shadow)
+        return len(self.buffers) - 1
+
+    def next_kernel(self) -> None:
+        """A kernel boundary of one stream: everything before it is visible to everything after it."""
+        for shadow in self.buffers:
+            if shadow is not None:
+                shadow.ids.fill(1)
+        self.locations.clear()
+
+    def start_cluster(
+        self, ctas: int, warps_per_cta: int, smem_bytes: int, cta_ids: Sequence[int] | None = None
+    ) -> ClusterOrder:
+        """A cluster of ``ctas`` CTAs begins. ``cta_ids``: their linear indices in the grid, for reports."""
+        self.maybe_compact()
+        cluster = ClusterOrder(self, ctas, warps_per_cta, smem_bytes, tuple(cta_ids or range(ctas)))
+        self.clusters.append(cluster)
+        return cluster
+
+    def maybe_compact(self) -> None:
+        """Drop interned states that no shadow refers to, when there are many."""
+        if len(self.states) < self._compact_at:
+            return
+        shadows = [s for s in self.buffers if s is not None]
+        for cluster in self.clusters:
+            shadows += cluster.smem + cluster.tmem
+            cluster.forget_cached_events()
+        live = np.zeros(len(self.states), bool)
+        live[:2] = True
+        for shadow in shadows:
+            live[shadow.ids] = True
+        renumber = (np.cumsum(live) - 1).astype(np.int32)
+        for shadow in shadows:
+            shadow.ids[:] = renumber[shadow.ids]
+        self.states = [state for state, keep in zip(self.states, live.tolist(), strict=True) if keep]
+        for write, others in self.states:
+            for event in (write, *others):
+                if event is not None:
+                    event.state, event.memo = -1, None
+        for number, (write, others) in enumerate(self.states[2:], 2):
+            if write is not None and not others:
+                write.state = number
+        self._compact_at = max(_COMPACT, 2 * len(self.states))
+
+    def _plain_name(self, space: str, index: int, byte: int) -> str:
+        if space == "gmem":
+            return self.buffer_names[index]
+        if space == "tmem":
+            return f"TMEM column {byte & 0xFFFF}"
+        return f"SMEM byte {byte}"
+
+
+class ClusterOrder:
+    """Clocks, shadows and events of one cluster. Made by :meth:`RaceDetector.start_cluster`.
+
+    ``w`` is the warp index in the cluster, ``cta * warps_per_cta + warp``; ``cta`` is the rank in the
+    cluster.
+    """
+
+    def __init__(
+        self, detector: RaceDetector, ctas: int, warps_per_cta: int, smem_bytes: int, cta_ids: tuple[int, ...]
+    ) -> None:
+        self.detector = detector
+        self.ctas = ctas
+        self.warps_per_cta = warps_per_cta
+        self.cta_ids = cta_ids
+        warps = ctas * warps_per_cta
+        self.columns = 2 * warps + 48
+        self._used = warps
+        self.clocks: npt.NDArray[np.int32] = np.zeros((warps, PLANES, self.columns), np.int32)
+        self._bind_rows()
+        for w in range(warps):
+            self.now[w][w] = 1
+        self.smem = [Shadow("smem", c, smem_bytes, detector.smem_granule) for c in range(ctas)]
+        self.tmem = [Shadow.tmem(c) for c in range(ctas)]
+        self.column_owner: dict[int, Any] = {}
+        self.fences: list[list[int]] = [
+            [] for _ in range(warps)
+        ]  # epochs at which a warp ran fence.proxy.async
+        self._after: list[Clock | None] = [
+            None
+        ] * warps  # TCGEN05 plane at the warp's last after_thread_sync fence
+        self._cache: list[dict[Any, Event]] = [{} for _ in range(warps)]
+        self._queues: dict[tuple[Any, ...], Queue] = {}
+        self._bars: dict[tuple[int, int], Clock] = {}
+        self._cluster_pending: Clock | None = None
+        self._cluster_done: Clock | None = None
+        self._release_fence: list[Clock | None] = [None] * warps
+        self._acquire_pending: list[dict[Any, Clock] | None] = [None] * warps
+        self.foreign: list[dict[Any, Clock] | None] | None = None
+        self.barriers: list[BarrierOrder] = []
+        self.idle_waits: dict[tuple[int, BarrierOrder], tuple[int, int]] = {}
+        self.stray_bulk_waits: dict[int, int] = {}
+        self._in_flight: list[dict[int, Event]] = [{} for _ in range(ctas)]
+        self._alive = [warps_per_cta] * ctas
+        self._exit_clock: list[Clock] = [np.zeros((PLANES, 0), np.int32) for _ in range(ctas)]
+        self._unfenced_inits: list[list[BarrierOrder]] = [[] for _ in range(warps)]
+        self._problems: list[tuple[str, Event, Event, int]] = []
+        self._plane = PROXY_SMEM  # the fences that matter for the space being accessed
+
+    # ---------------------------------------- columns
+
+    def _bind_rows(self) -> None:
+        self.rows = [self.clocks[w] for w in range(len(self.clocks))]
+        self.now = [self.clocks[w, ORDER] for w in range(len(self.clocks))]
+
+    def _column(self, owner: Any) -> int:
+        """A new clock column."""
+        if self._used == self.columns:
+            wider = np.zeros((len(self.clocks), PLANES, 2 * self.columns), np.int32)
+            wider[:, :, : self.columns] = self.clocks
+            self.clocks = wider
+            self.columns *= 2
+            self._bind_rows()
+        self.column_owner[self._used] = owner
+        self._used += 1
+        return self._used - 1
+
+    def _tick(self, w: int) -> None:
+        self.now[w][w] += 1
+        if self._cache[w]:
+            self._cache[w] = {}
+
+    def _queue(self, kind: str, w: int, lane: int = 0, *, two: bool = False) -> Queue:
+        key = (kind, w, lane)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = Queue(self._column(key), self._column(key) if two else -1)
+            self._queues[key] = queue
+        return queue
+
+    def forget_cached_events(self) -> None:
+        """Drop the per-warp event caches (their interned states are about to be renumbered)."""
+        self._cache = [{} for _ in self._cache]
+
+    def cta_of(self, w: int) -> int:
+        """CTA rank of a warp of the cluster."""
+        return w // self.warps_per_cta
+
+    def lanes(self, first_warp: int, n_warps: int = 1) -> Lanes:
+        """All lanes of consecutive warps."""
+        return Lanes.of(range(first_warp, first_warp + n_warps))
+
+    def lane(self, w: int, lane: int = 0) -> Lanes:
+        """One thread."""
+        return Lanes.one(w, lane)
+
+    # ---------------------------------------- generic accesses
+
+    def smem_read(
+        self, lanes: Lanes, cta: int, addr: Address, nbytes: int, site: int = 0, what: str = "ld.shared"
+    ) -> None:
+        """Each lane reads ``nbytes`` bytes at its ``addr`` (byte offset in the CTA's SMEM; an int:
+
+        all the same).
+        """
+        self._touch_lanes(
+            self.smem[cta], addr, nbytes, lanes, kind_of(what, "generic", "program"), site, False, False
+        )
+
+    def smem_write(
+        self,
+        lanes: Lanes,
+        cta: int,
+        addr: Address,
+        nbytes: int,
+        site: int = 0,
+        what: str = "st.shared",
+        atomic: bool = False,
+    ) -> None:
+        """Each lane writes ``nbytes`` bytes at its ``addr``.
+
+        ``atomic``: a read-modify-write of atom or red.
+        """
+        self._touch_lanes(
+            self.smem[cta], addr, nbytes, lanes, kind_of(what, "generic", "program"), site, True, atomic
+        )
+
+    def gmem_read(
+        self,
+        lanes: Lanes,
+        buf: int,
+        addr: Address,
+        nbytes: int,
+        site: int = 0,
+        what: str = "ld.global",
+        atomic: bool = False,
+    ) -> None:
+        """Each lane reads ``nbytes`` bytes at byte offset ``addr`` of buffer ``buf``.
+
+        ``atomic``: a strong load.
+        """
+        shadow = self.detector.buffers[buf]
+        if shadow is not None:
+            self._touch_lanes(
+                shadow, addr, nbytes, lanes, kind_of(what, "generic", "program"), site, False, atomic
+            )
+
+    def gmem_write(
+        self,
+        lanes: Lanes,
+        buf: int,
+        addr: Address,
+        nbytes: int,
+        site: int = 0,
+        what: str = "st.global",
+        atomic: bool = False,
+    ) -> None:
+        """Each lane writes ``nbytes`` bytes. ``atomic``: atom, red, strong stores; no races among those."""
+        shadow = self.detector.buffers[buf]
+        if shadow is not None:
+            self._touch_lanes(
+                shadow, addr, nbytes, lanes, kind_of(what, "generic", "program"), site, True, atomic
+            )
+
+    # ---------------------------------------- TMA and bulk copies
+
+    def tma_load(
+        self,
+        w: int,
+        bar: BarrierOrder,
+        site: int = 0,
+        writes: Places = (),
+        reads: Places = (),
+        smem_reads: Places = (),
+        what: str = "cp.async.bulk.tensor",
+    ) -> None:
+        """A copy that completes on ``bar`` (TMA load, bulk copy into SMEM, CLC response), when it is issued.
+
+        ``writes``: (CTA, region) of SMEM; ``reads``: (buffer, region) of GMEM; ``smem_reads``: (CTA, region).
+        For a multicast call it once for each receiving CTA, with that CTA's barrier.
+        """
+        self._use_barrier(w, bar, site, what, asynchronous=True)
+        event = Event(
+            self,
+            bar.col,
+            bar.completed + 1,
+            w,
+            self.now[w].item(w),
+            kind_of(what, "async", "mbarrier"),
+            site,
+            bar,
+        )
+        for buf, region in reads:
+            self._touch_global(buf, region, event, w, False)
+        for cta, region in smem_reads:
+            self._touch_region(self.smem[cta], region, event, w, -1, False)
+            self._in_flight[cta][bar.col] = event
+        for cta, region in writes:
+            self._touch_region(self.smem[cta], region, event, w, -1, True)
+            self._in_flight[cta][bar.col] = event
+
+    def tma_store(
+        self,
+        w: int,
+        lane: int = 0,
+        site: int = 0,
+        reads: Places = (),
+        writes: Places = (),
+        what: str = "cp.async.bulk.tensor.store",
+        atomic: bool = False,
+    ) -> None:
+        """A bulk store or reduce (bulk async-group completion) by one thread, when it is issued."""
+        queue = self._queue("bulk", w, lane, two=True)
+        queue.issued += 1
+        wepoch = self.now[w].item(w)
+        if reads:
+            event = Event(self, queue.col, queue.issued, w, wepoch, kind_of(what, "async", "bulk_read"), site)
+            for cta, region in reads:
+                self._touch_region(self.smem[cta], region, event, w, -1, False)
+                self._in_flight[cta][queue.col] = event
+        if writes:
+            kind = kind_of(what, "async", "bulk_write")
+            event = Event(self, queue.col2, queue.issued, w, wepoch, kind, site, None, atomic)
+            for buf, region in writes:
+                self._touch_global(buf, region, event, w, True)
+
+    def bulk_commit_group(self, w: int, lane: int | Iterable[int] = 0) -> None:
+        """cp.async.bulk.commit_group by these lanes of warp ``w``."""
+        for one in (lane,) if isinstance(lane, int) else lane:
+            queue = self._queues.get(("bulk", w, one))
+            if queue is not None:
+                queue.groups.append(queue.issued)
+
+    def bulk_wait_group(self, w: int, lane: int | Iterable[int], n: int, read: bool, site: int = 0) -> None:
+        """cp.async.bulk.wait_group[.read] ``n``: only the executing threads' own groups count."""
+        found = False
+        for one in (lane,) if isinstance(lane, int) else lane:
+            queue = self._queues.get(("bulk", w, one))
+            if queue is None:
+                continue
+            found = True
+            done = len(queue.groups) - n
+            if done > 0:
+                self.rows[w][:, queue.col] = np.maximum(self.rows[w][:, queue.col], queue.groups[done - 1])
+                if not read:
+                    self.rows[w][:, queue.col2] = np.maximum(
+                        self.rows[w][:, queue.col2], queue.groups[done - 1]
+                    )
+        if not found:
+            self.stray_bulk_waits[site] = w
+
+    # ---------------------------------------- tcgen05
+
+    def mma(
+        self,
+        w: int,
+        site: int = 0,
+        smem_reads: Places = (),
+        tmem_reads: Places = (),
+        tmem_writes: Places = (),
+        accumulate: bool = True,
+        what: str = "tcgen05.mma",
+    ) -> None:
+        """tcgen05.mma or tcgen05.cp, when it is issued.
+
+        Ordered after the same thread's earlier ones (PTX ISA, "tcgen05 pipelined instructions"), complete
+        when a commit after it is acquired. ``accumulate``: D is also read.
+        """
+        queue = self._queue("mma", w)
+        queue.issued += 1
+        col = queue.col
+        event = Event(self, col, queue.issued, w, self.now[w].item(w), kind_of(what, "async", "mma"), site)
+        for cta, region in smem_reads:
+            self._touch_region(self.smem[cta], region, event, w, col, False)
+            self._in_flight[cta][col] = event
+        self._plane = TCGEN05
+        for cta, region in tmem_reads:
+            self._touch_region(self.tmem[cta], region, event, w, col, False)
+            self._in_flight[cta][col] = event
+        for cta, region in tmem_writes:
+            self._touch_region(self.tmem[cta], region, event, w, col, True, accumulate)
+            self._in_flight[cta][col] = event
+        self._plane = PROXY_SMEM
+
+    def tcgen05_commit(
+        self, w: int, bars: Iterable[BarrierOrder], site: int = 0, deferred: bool = False
+    ) -> Clock:
+        """tcgen05.commit: the barriers' phase will carry every earlier mma/cp of this thread.
+
+        Returns the clock it carries. With ``deferred`` nothing is joined yet: call :meth:`commit_landed` when
+        the arrive is performed.
+        """
+        queue = self._queue("mma", w)
+        queue.committed = queue.issued
+        carried: Clock = self.rows[w].copy()
+        carried[:, queue.col] = queue.issued
+        for bar in bars:
+            self._use_barrier(w, bar, site, "tcgen05.commit", asynchronous=True)
+            queue.commits.append((queue.issued, bar, bar.completed))
+            if not deferred:
+                self.commit_landed(carried, bar, w)
+        self._tick(w)
+        return carried
+
+    def commit_landed(self, carried: Clock, bar: BarrierOrder, w: int) -> None:
+        """The arrive of a deferred commit is performed on ``bar``."""
+        bar.pending = joined(bar.pending, carried)
+        bar.arriver = -2
+        if self.foreign is not None:
+            self._foreign_release(w, bar)
+
+    def tcgen05_ld(
+        self, lanes: Lanes | Sequence[int], cta: int, column: int, columns: int, site: int = 0, *,
+        lane0: int | None = None, n_lanes: int = 32, what: str = "tcgen05.ld",
+    ) -> None:  # fmt: skip
+        """tcgen05.ld by whole warps:
+
+        each reads its lane quarter (``lane0`` within it), in flight until wait::ld.
+        """
+        self._tmem_registers(lanes, cta, column, columns, site, lane0, n_lanes, what, False)
+
+    def tcgen05_st(
+        self, lanes: Lanes | Sequence[int], cta: int, column: int, columns: int, site: int = 0, *,
+        lane0: int | None = None, n_lanes: int = 32, what: str = "tcgen05.st",
+    ) -> None:  # fmt: skip
+        """tcgen05.st by whole warps, in flight until wait::st."""
+        self._tmem_registers(lanes, cta, column, columns, site, lane0, n_lanes, what, True)
+
+    def _tmem_registers(
+        self, lanes: Lanes | Sequence[int], cta: int, column: int, columns: int, site: int,
+        lane0: int | None, n_lanes: int, what: str, write: bool,
+    ) -> None:  # fmt: skip
+        via: Any = "st" if write else "ld"
+        kind = kind_of(what, "async", via)
+        shadow = self.tmem[cta]
+        grid = shadow._grid
+        assert grid is not None
+        self._plane = TCGEN05
+        for w in lanes.warps if isinstance(lanes, Lanes) else lanes:
+            queue = self._queue(via, w)
+            queue.issued += 1
+            queue.site = site
+            event = Event(self, queue.col, queue.issued, w, self.now[w].item(w), kind, site)
+            first = (32 * (w % self.warps_per_cta % 4) + (lane0 or 0) % 32) >> 4
+            view = grid[column : column + columns, first : first + (n_lanes + 15) // 16]
+            self._touch_view(shadow, view, event, w, -1, write)
+        self._plane = PROXY_SMEM
+
+    def tcgen05_wait_ld(self, warps: Sequence[int]) -> None:
+        """tcgen05.wait::ld: the warps' own loads have returned."""
+        self._tmem_wait("ld", warps)
+
+    def tcgen05_wait_st(self, warps: Sequence[int]) -> None:
+        """tcgen05.wait::st: the warps' own stores are performed."""
+        self._tmem_wait("st", warps)
+
+    def _tmem_wait(self, via: str, warps: Sequence[int]) -> None:
+        for w in warps:
+            queue = self._queues.get((via, w, 0))
+            if queue is not None:
+                queue.committed = queue.issued
+                self.rows[w][:TCGEN05, queue.col] = queue.issued
+
+    def tcgen05_fence_before(self, warps: Sequence[int]) -> None:
+        """tcgen05.fence::before_thread_sync."""
+        for w in warps:
+            self.rows[w][TCGEN05] = self.rows[w][ORDER]
+            self._tick(w)
+
+    def tcgen05_fence_after(self, warps: Sequence[int]) -> None:
+        """tcgen05.fence::after_thread_sync."""
+        for w in warps:
+            self._after[w] = self.rows[w][TCGEN05].copy()
+
+    def tmem_alloc(self, cta: int, column: int, columns: int) -> None:
+        """The columns belong to somebody new: their contents are undefined."""
+        self.tmem[cta].block(TmemBlock(column, columns))[...] = 0
+
+    def tmem_dealloc(self, cta: int, column: int, columns: int) -> None:
+        """The columns are given back."""
+        self.tmem[cta].block(TmemBlock(column, columns))[...] = 0
+
+    # ---------------------------------------- cp.async and wgmma
+
+    def cp_async(
+        self, lanes: Lanes, cta: int, addr: Address, nbytes: int, site: int = 0,
+        buf: int | None = None, gaddr: Address | None = None, what: str = "cp.async",
+    ) -> None:  # fmt: skip
+        """Non-bulk cp.async: writes SMEM at ``addr``, in flight until the warp waits for its group."""
+        kind = kind_of(what, "generic", "cp.async")
+        events = []
+        for w in lanes.warps:
+            queue = self._queue("cp.async", w)
+            queue.issued += 1
+            events.append(Event(self, queue.col, queue.issued, w, self.now[w].item(w), kind, site))
+        self._touch_events(self.smem[cta], addr, nbytes, lanes, events, True)
+        shadow = None if buf is None else self.detector.buffers[buf]
+        if shadow is not None and gaddr is not None:
+            self._touch_events(shadow, gaddr, nbytes, lanes, events, False)
+
+    def cp_async_commit_group(self, warps: Sequence[int]) -> None:
+        """cp.async.commit_group."""
+        self._commit_group("cp.async", warps)
+
+    def cp_async_wait_group(self, warps: Sequence[int], n: int) -> None:
+        """cp.async.wait_group ``n`` (wait_all: commit, then 0)."""
+        self._wait_group("cp.async", warps, n)
+
+    def cp_async_mbarrier_arrive(self, warps: Sequence[int], bar: BarrierOrder, site: int = 0) -> None:
+        """cp.async.mbarrier.arrive: ``bar``'s phase carries the warps' earlier cp.async operations."""
+        for w in warps:
+            self._use_barrier(w, bar, site, "cp.async.mbarrier.arrive", asynchronous=False)
+            queue = self._queues.get(("cp.async", w, 0))
+            if queue is not None:
+                carried = np.zeros((PLANES, self.columns), np.int32)
+                carried[ORDER, queue.col] = queue.issued
+                bar.pending = joined(bar.pending, carried)
+            bar.arriver = -2
+
+    def wgmma(
+        self, warps: Sequence[int], site: int = 0, smem_reads: Places = (), what: str = "wgmma.mma_async"
+    ) -> None:
+        """wgmma.mma_async of one warpgroup: its SMEM operands are read until the group is waited for."""
+        kind = kind_of(what, "async", "wgmma")
+        for w in warps:
+            queue = self._queue("wgmma", w)
+            queue.issued += 1
+            event = Event(self, queue.col, queue.issued, w, self.now[w].item(w), kind, site)
+            for cta, region in smem_reads:
+                self._touch_region(self.smem[cta], region, event, w, queue.col, False)
+                self._in_flight[cta][queue.col] = event
+
+    def wgmma_commit_group(self, warps: Sequence[int]) -> None:
+        """wgmma.commit_group."""
+        self._commit_group("wgmma", warps)
+
+    def wgmma_wait_group(self, warps: Sequence[int], n: int) -> None:
+        """wgmma.wait_group ``n``."""
+        self._wait_group("wgmma", warps, n)
+
+    def _commit_group(self, kind: str, warps: Sequence[int]) -> None:
+        for w in warps:
+            queue = self._queues.get((kind, w, 0))
+            if queue is not None:
+                queue.groups.append(queue.issued)
+
+    def _wait_group(self, kind: str, warps: Sequence[int], n: int) -> None:
+        for w in warps:
+            queue = self._queues.get((kind, w, 0))
+            if queue is not None and len(queue.groups) > n:
+                self.rows[w][ORDER, queue.col] = queue.groups[len(queue.groups) - 1 - n]
+
+    # ---------------------------------------- mbarriers
+
+    def mbarrier_init(self, w: int, cta: int, offset: int, site: int = 0) -> BarrierOrder:
+        """mbarrier.init by warp ``w`` of the object at ``offset`` in CTA ``cta``.
+
+        Keep the result with the barrier.
+        """
+        bar = BarrierOrder(self, cta, offset, self._column(None), w, self.now[w].item(w), site)
+        self.column_owner[bar.col] = bar
+        self.barriers.append(bar)
+        self._unfenced_inits[w].append(bar)
+        self._tick(w)
+        return bar
+
+    def mbarrier_arrive(
+        self, warps: Sequence[int], bar: BarrierOrder, site: int = 0, release: bool = True
+    ) -> None:
+        """Arrivals (plain, expect_tx, remote) of these warps, before the phase they may complete."""
+        for w in warps:
+            if not bar.visible >> w & 1:
+                self._use_barrier(w, bar, site, "mbarrier.arrive", asynchronous=False)
+            if release:
+                bar.pending = joined(bar.pending, self.rows[w])
+                if self.foreign is not None:
+                    self._foreign_release(w, bar)
+                self._tick(w)
+            bar.arriver = w if bar.arriver in (-1, w) else -2
+            bar.arrive_sites[w] = site
+
+    def mbarrier_complete(self, bar: BarrierOrder) -> None:
+        """The current phase of ``bar`` is complete."""
+        bar.completed += 1
+        n = bar.completed
+        bar.pending[:, bar.col] = n
+        bar.history[n] = bar.pending.copy()
+        bar.history.pop(n - _HISTORY, None)
+        if bar.arriver >= 0 and bar.async_visible == 0:
+            # The only arrivals came from one warp and no copy signals this barrier: that warp knows.
+            self.rows[bar.arriver][:, bar.col] = n
+        bar.arriver = -1
+        self.detector.maybe_compact()
+
+    def mbarrier_wait(self, warps: Sequence[int], bar: BarrierOrder, parity: int, site: int = 0) -> None:
+        """A successful try_wait/test_wait of these warps:
+
+        acquire what the wait proves (see the module's text).
+        """
+        col = bar.col
+        for w in warps:
+            if not bar.visible >> w & 1:
+                self._use_barrier(w, bar, site, "mbarrier.try_wait", asynchronous=False)
+            known = self.now[w].item(col)
+            if known & 1 != parity & 1 or known >= bar.completed:
+                self.idle_waits[(w, bar)] = (site, parity)
+                continue
+            self.idle_waits.pop((w, bar), None)
+            acquired = bar.history.get(known + 1)
+            if acquired is None:
+                acquired = bar.history[min(bar.history)]
+            join(self.rows[w], acquired)
+            if bar.foreign is not None:
+                self._foreign_acquire(w, bar.foreign)
+
+    def _use_barrier(self, w: int, bar: BarrierOrder, site: int, what: str, asynchronous: bool) -> None:
+        """Report a use of ``bar`` that its init does not precede; async uses also want the init fence."""
+        bit = 1 << w
+        if not bar.visible & bit:
+            bar.visible |= bit
+            if self.now[w].item(bar.init_warp) < bar.init_epoch:
+                self.detector.reporter.init_not_visible(self, bar, w, site, what)
+                bar.async_visible |= bit
+                return
+        if asynchronous and not bar.async_visible & bit:
+            bar.async_visible |= bit
+            row = self.rows[w]
+            fenced = bar.fence_epoch >= 0 and (
+                w == bar.init_warp or row.item(ORDER, bar.init_warp) > bar.fence_epoch
+            )
+            if not fenced and row.item(PROXY_SMEM, bar.init_warp) < bar.init_epoch:
+                self.detector.reporter.init_not_fenced(self, bar, w, site, what)
+
+    # ---------------------------------------- other synchronization
+
+    def bar_arrive(self, warps: Sequence[int], cta: int, barrier_id: int, site: int = 0) -> None:
+        """bar.arrive (barrier.cta.arrive) of these warps."""
+        pending = self._bars.get((cta, barrier_id))
+        for w in warps:
+            pending = self.rows[w].copy() if pending is None else joined(pending, self.rows[w])
+            self._tick(w)
+        if pending is not None:
+            self._bars[(cta, barrier_id)] = pending
+
+    def bar_sync(self, warps: Sequence[int], cta: int, barrier_id: int, site: int = 0) -> None:
+        """bar.sync completes: call once, with every warp that was blocked in it."""
+        pending = self._bars.pop((cta, barrier_id), None)
+        first, count = warps[0], len(warps)
+        rows = (
+            self.clocks[first : first + count] if warps[-1] - first == count - 1 else self.clocks[list(warps)]
+        )
+        total = rows.max(axis=0)
+        if pending is not None:
+            join(total, pending)
+        if rows.base is self.clocks:
+            rows[...] = total
+        else:
+            self.clocks[list(warps)] = total
+        if self.foreign is not None:
+            self._foreign_merge(warps)
+        for w in warps:
+            self._tick(w)
+        self.detector.maybe_compact()
+
+    def cta_sync(self, cta: int, site: int = 0) -> None:
+        """bar.sync 0 of all warps of the CTA completes."""
+        first = cta * self.warps_per_cta
+        self.bar_sync(range(first, first + self.warps_per_cta), cta, 0, site)
+
+    def cluster_arrive(self, warps: Sequence[int], site: int = 0, release: bool = True) -> None:
+        """barrier.cluster.arrive; ``release=False`` for .relaxed."""
+        for w in warps:
+            if release:
+                row = self.rows[w]
+                self._cluster_pending = (
+                    row.copy() if self._cluster_pending is None else joined(self._cluster_pending, row)
+                )
+                self._tick(w)
+
+    def cluster_complete(self) -> None:
+        """Every thread of the cluster has arrived."""
+        self._cluster_done = self._cluster_pending
+        self._cluster_pending = None
+        if self.foreign is not None:
+            self._foreign_merge(range(len(self.rows)))
+
+    def cluster_wait(self, warps: Sequence[int], site: int = 0, acquire: bool = True) -> None:
+        """barrier.cluster.wait returns."""
+        if acquire and self._cluster_done is not None:
+            for w in warps:
+                join(self.rows[w], self._cluster_done)
+
+    def fence_proxy_async(self, warps: Sequence[int], smem: bool = True, gmem: bool = True) -> None:
+        """fence.proxy.async:
+
+        what these warps know of generic-proxy writes becomes visible to the async proxy.
+        """
+        for w in warps:
+            row = self.rows[w]
+            if smem:
+                row[PROXY_SMEM] = row[ORDER]
+            if gmem:
+                row[PROXY_GMEM] = row[ORDER]
+            self.fences[w].append(row.item(ORDER, w))
+            self._fence_inits(w)
+            self._tick(w)
+
+    def fence_mbarrier_init(self, warps: Sequence[int]) -> None:
+        """fence.mbarrier_init.release.cluster."""
+        for w in warps:
+            self._fence_inits(w)
+            self._tick(w)
+
+    def _fence_inits(self, w: int) -> None:
+        if self._unfenced_inits[w]:
+            epoch = self.now[w].item(w)
+            for bar in self._unfenced_inits[w]:
+                bar.fence_epoch = epoch
+            self._unfenced_inits[w] = []
+
+    # ---------------------------------------- global memory order
+
+    def sync_location(self, w: int, key: Hashable, order: str) -> None:
+        """A strong access of warp ``w`` to a global location: "relaxed", "acquire", "release" or "acq_rel".
+
+        Relaxed accesses synchronize together with fence.acq_rel (PTX ISA, "Release and acquire patterns").
+        """
+        places = self.detector.locations.setdefault(key, {})
+        if self.foreign is None:
+            self.foreign = [None] * len(self.rows)
+        if places and order != "release":
+            if order in ("acquire", "acq_rel"):
+                self._foreign_acquire(w, places)
+            else:
+                pending = self._acquire_pending[w] or {}
+                _merge_foreign(pending, places)
+                self._acquire_pending[w] = pending
+        if order in ("release", "acq_rel"):
+            _merge_foreign(places, self._published(w, self.rows[w]))
+            self._tick(w)
+        else:
+            fenced = self._release_fence[w]
+            if fenced is not None and order == "relaxed":
+                _merge_foreign(places, self._published(w, fenced))
+
+    def fence_acq_rel(self, warps: Sequence[int]) -> None:
+        """fence.acq_rel, fence.sc, membar:
+
+        releases with later relaxed writes, acquires from earlier relaxed reads.
+        """
+        for w in warps:
+            pending = self._acquire_pending[w]
+            if pending:
+                self._foreign_acquire(w, pending)
+                self._acquire_pending[w] = None
+            self._release_fence[w] = self.rows[w].copy()
+            self._tick(w)
+
+    def _published(self, w: int, row: Clock) -> dict[Any, Clock]:
+        out = {self: row}
+        if self.foreign is not None and self.foreign[w]:
+            out.update(self.foreign[w] or {})
+        return out
+
+    def _foreign_acquire(self, w: int, clocks: dict[Any, Clock]) -> None:
+        assert self.foreign is not None
+        mine = self.foreign[w]
+        for cluster, clock in clocks.items():
+            if cluster is self:
+                join(self.rows[w], clock)
+            else:
+                if mine is None:
+                    mine = self.foreign[w] = {}
+                _merge_foreign(mine, {cluster: clock})
+
+    def _foreign_release(self, w: int, bar: BarrierOrder) -> None:
+        if self.foreign is not None and self.foreign[w]:
+            bar.foreign = bar.foreign or {}
+            _merge_foreign(bar.foreign, self.foreign[w] or {})
+
+    def _foreign_merge(self, warps: Sequence[int]) -> None:
+        assert self.foreign is not None
+        total: dict[Any, Clock] = {}
+        for w in warps:
+            _merge_foreign(total, self.foreign[w] or {})
+        if total:
+            for w in warps:
+                self.foreign[w] = {cluster: clock.copy() for cluster, clock in total.items()}
+
+    # ---------------------------------------- the end
+
+    def exit(self, warps: Sequence[int], site: int = 0) -> None:
+        """These warps return.
+
+        When the last warp of a CTA does, nothing may still use the CTA's SMEM or TMEM.
+        """
+        for w in warps:
+            cta = self.cta_of(w)
+            queue = self._queues.get(("ld", w, 0))
+            if queue is not None and queue.committed < queue.issued:
+                self.detector.reporter.never_waited_ld(self, w, site, queue)
+            self._exit_clock[cta] = joined(self._exit_clock[cta], self.rows[w])
+            self._alive[cta] -= 1
+            if self._alive[cta] == 0:
+                known = self._exit_clock[cta][ORDER]
+                for col, event in self._in_flight[cta].items():
+                    if col >= len(known) or known.item(col) < event.epoch:
+                        self.detector.reporter.pending_at_exit(self, cta, event, site)
+
+    def finish(self) -> None:
+        """The cluster is gone:
+
+        its clocks and shadows are dropped, its writes to global memory stay on record.
+        """
+        if self in self.detector.clusters:
+            self.detector.clusters.remove(self)
+        self.clocks = self.clocks[:0]
+        self.rows, self.now = [], []
+        self.smem, self.tmem = [], []
+        self.forget_cached_events()
+        self._in_flight = []
+        for bar in self.barriers:
+            bar.history = {}
+
+    # ---------------------------------------- touching shadow memory
+
+    def _event(self, w: int, kind: Kind, site: int, atomic: bool) -> Event:
+        """The event of a generic access now; repeated accesses of one statement between releases share it."""
+        cache = self._cache[w]
+        key = (kind, site, atomic)
+        event = cache.get(key)
+        if event is None:
+            epoch = self.now[w].item(w)
+            event = cache[key] = Event(self, w, epoch, w, epoch, kind, site, None, atomic)
+        return event
+
+    def _touch_lanes(
+        self,
+        shadow: Shadow,
+        addr: Address,
+        nbytes: int,
+        lanes: Lanes,
+        kind: Kind,
+        site: int,
+        write: bool,
+        atomic: bool,
+    ) -> None:
+        events = [self._event(w, kind, site, atomic) for w in lanes.warps]
+        self._touch_events(shadow, addr, nbytes, lanes, events, write)
+
+    def _touch_events(
+        self, shadow: Shadow, addr: Address, nbytes: int, lanes: Lanes, events: list[Event], write: bool
+    ) -> None:
+        """One vector access: ``events[lanes.slot[i]]`` touches ``nbytes`` bytes at ``addr[i]``."""
+        warps = lanes.warps
+        if not isinstance(addr, np.ndarray) or addr.ndim == 0:
+            view = shadow.span(int(addr), int(addr) + nbytes)
+            for w, event in zip(warps, events, strict=True):
+                self._touch_view(shadow, view, event, w, -1, write)
+            return
+        log2 = (nbytes >> shadow.shift).bit_length() - 1 if nbytes > shadow.granule else 0
+        rows = addr >> (shadow.shift + log2)
+        view = shadow.rows_view(log2)
+        if len(warps) == 1:
+            self._touch_rows(shadow, view, rows, log2, events[0], warps[0], -1, write, False, lanes)
+            return
+        taken = view.take(rows) if log2 < 3 else view.take(rows, axis=0)
+        raw = taken.tobytes()
+        if raw[4:] == raw[:-4]:
+            state = int.from_bytes(raw[:4], "little")
+            new = [self._step(state, e, w, -1, write, False) for e, w in zip(events, warps, strict=True)]
+            out = np.array(new, np.int32)[lanes.slot]
+        else:
+            out = self._step_mixed(taken, lanes, events, write, log2)
+        if log2:
+            wide = out if out.ndim == 2 else out.repeat(1 << log2).reshape(-1, 1 << log2)
+            out = wide.view(view.dtype).reshape(-1) if log2 < 3 else wide
+        elif out.ndim == 2:
+            out = out.reshape(-1)
+        view[rows] = out
+        again = view.take(rows) if log2 < 3 else view.take(rows, axis=0)
+        if again.tobytes() != out.tobytes():
+            # Lanes of different warps share a granule: undo, then one warp after the other.
+            self._problems.clear()
+            view[rows] = taken
+            for j, w in enumerate(warps):
+                mine = np.flatnonzero(lanes.slot == j)
+                self._touch_rows(
+                    shadow, view, rows[mine], log2, events[j], w, -1, write, False, lanes.select(mine)
+                )
+            return
+        if self._problems:
+            self._report_rows(shadow, rows, log2, taken, lanes)
+
+    def _step_mixed(
+        self, taken: npt.NDArray[Any], lanes: Lanes, events: list[Event], write: bool, log2: int
+    ) -> npt.NDArray[np.int32]:
+        """New ids, shape (lanes, granules), where the lanes see different states."""
+        ids = taken.view(np.int32).reshape(lanes.n, 1 << log2)
+        count = len(events)
+        if lanes.full:
+            # Often each warp sees one state: one comparison of the first column of every warp with the rest.
+            per_warp = ids.reshape(count, -1)
+            firsts = per_warp[:, :1]
+            if (per_warp == firsts).all():
+                new = [
+                    self._step(s, e, w, -1, write, False)
+                    for s, e, w in zip(firsts[:, 0].tolist(), events, lanes.warps, strict=True)
+                ]
+                return np.array(new, np.int32)[lanes.slot]
+        keys = ids.astype(np.int64) * count + lanes.slot[:, None]
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        table = []
+        for key in distinct.tolist():
+            state, j = divmod(key, count)
+            table.append(self._step(state, events[j], lanes.warps[j], -1, write, False))
+        return np.array(table, np.int32)[inverse].reshape(ids.shape)
+
+    def _touch_rows(
+        self,
+        shadow: Shadow,
+        view: npt.NDArray[Any],
+        rows: npt.NDArray[Any],
+        log2: int,
+        event: Event,
+        w: int,
+        fifo: int,
+        write: bool,
+        update: bool,
+        lanes: Lanes | None = None,
+    ) -> None:
+        """One event touches the given rows of a shadow."""
+        taken = view.take(rows) if log2 < 3 else view.take(rows, axis=0)
+        raw = taken.tobytes()
+        if raw[4:] == raw[:-4]:
+            state = int.from_bytes(raw[:4], "little")
+            new = self._step(state, event, w, fifo, write, update)
+            if new != state:
+                shadow.fill_rows(view, rows, log2, new)
+        else:
+            ids = np.frombuffer(raw, np.int32)
+            out = self._step_runs(ids, event, w, fifo, write, update)
+            if log2 == 0:
+                view[rows] = out
+            elif log2 < 3:
+                view[rows] = out.view(view.dtype)
+            else:
+                view[rows] = out.reshape(-1, 1 << log2)
+        if self._problems:
+            self._report_rows(shadow, rows, log2, taken, lanes)
+
+    def _touch_view(
+        self,
+        shadow: Shadow,
+        view: npt.NDArray[np.int32],
+        event: Event,
+        w: int,
+        fifo: int,
+        write: bool,
+        update: bool = False,
+    ) -> None:
+        """One event touches every granule of a view of the shadow's ids."""
+        if view.size == 0:
+            return
+        if view.size <= _UNIFORM_MAX:
+            raw = view.tobytes()
+            uniform = raw[4:] == raw[:-4]
+        else:
+            uniform = bool((view == view.item(0)).all())
+            raw = b"" if uniform else view.tobytes()
+        if uniform:
+            state = view.item(0)
+            new = self._step(state, event, w, fifo, write, update)
+            if self._problems:
+                self._report_view(shadow, view, None)
+            if new != state:
+                view[...] = new
+            return
+        ids = np.frombuffer(raw, np.int32)
+        out = self._step_runs(ids, event, w, fifo, write, update)
+        if self._problems:
+            self._report_view(shadow, view, ids)
+        view[...] = out.reshape(view.shape)
+
+    def _step_runs(
+        self, ids: npt.NDArray[np.int32], event: Event, w: int, fifo: int, write: bool, update: bool
+    ) -> npt.NDArray[np.int32]:
+        """New id per granule for ids that differ:
+
+        runs of equal ids first, sorting only when there are many.
+        """
+        cuts = np.flatnonzero(ids[1:] != ids[:-1])
+        if len(cuts) < 512:
+            starts = np.empty(len(cuts) + 1, np.intp)
+            starts[0] = 0
+            starts[1:] = cuts
+            starts[1:] += 1
+            states = ids[starts].tolist()
+            table = {s: self._step(s, event, w, fifo, write, update) for s in dict.fromkeys(states)}
+            lengths = np.empty(len(starts), np.intp)
+            lengths[:-1] = np.diff(starts)
+            lengths[-1] = len(ids) - starts[-1]
+            return np.repeat(np.array([table[s] for s in states], np.int32), lengths)
+        distinct, inverse = np.unique(ids, return_inverse=True)
+        new = [self._step(s, event, w, fifo, write, update) for s in distinct.tolist()]
+        return np.array(new, np.int32)[inverse]
+
+    def _touch_region(
+        self,
+        shadow: Shadow,
+        region: Region,
+        event: Event,
+        w: int,
+        fifo: int,
+        write: bool,
+        update: bool = False,
+    ) -> None:
+        if isinstance(region, Span):
+            self._touch_view(shadow, shadow.span(region.start, region.stop), event, w, fifo, write, update)
+        elif isinstance(region, Chunks):
+            log2 = max(0, (region.width >> shadow.shift).bit_length() - 1)
+            view = shadow.rows_view(log2)
+            self._touch_rows(
+                shadow, view, region.rows(shadow.shift + log2), log2, event, w, fifo, write, update
+            )
+        elif isinstance(region, TmemBlock):
+            self._touch_view(shadow, shadow.block(region), event, w, fifo, write, update)
+        else:
+            box = shadow.strided(region)
+            if box is None:
+                rows = _granules(region, shadow)
+                self._touch_rows(shadow, shadow.ids, rows, 0, event, w, fifo, write, update)
+            else:
+                self._touch_view(shadow, box, event, w, fifo, write, update)
+
+    def _touch_global(self, buf: int, region: Region, event: Event, w: int, write: bool) -> None:
+        shadow = self.detector.buffers[buf]
+        if shadow is not None:
+            self._plane = PROXY_GMEM
+            self._touch_region(shadow, region, event, w, -1, write)
+            self._plane = PROXY_SMEM
+
+    # ---------------------------------------- the check itself
+
+    def _knows(self, event: Event, now: npt.NDArray[np.int32], w: int, fifo: int) -> bool:
+        """Whether ``event`` happens before what warp ``w`` (or its queue ``fifo``) does now."""
+        if event.cl is self:
+            return event.epoch <= now.item(event.col) or event.col == fifo
+        return self._knows_foreign(event, w)
+
+    def _knows_foreign(self, event: Event, w: int) -> bool:
+        if self.foreign is None or not self.foreign[w]:
+            return False
+        clock = (self.foreign[w] or {}).get(event.cl)
+        return (
+            clock is not None and event.col < clock.shape[1] and event.epoch <= clock.item(ORDER, event.col)
+        )
+
+    def _step(self, state: int, event: Event, w: int, fifo: int, write: bool, update: bool) -> int:
+        """Check one access against one state and return the state after it. Problems go to ``_problems``.
+
+        ``update``: a write that also reads (an accumulating MMA).
+        """
+        last, others = self.detector.states[state]
+        now = self.now[w]
+        if last is event:
+            if not write or not others:
+                return state
+        elif last is not None:
+            if last is self.detector.unwritten:
+                if not write or update:
+                    self._problems.append(("unwritten", last, event, state))
+            elif not self._knows(last, now, w, fifo):
+                if not (last.atomic and event.atomic):
+                    self._problems.append(("write-write" if write else "write-read", last, event, state))
+            else:
+                if self._plane == TCGEN05:
+                    if last.w != w:
+                        self._check_tcgen05_fence(last, event, w, state)
+                elif event.kind.proxy == "async" and last.kind.proxy == "generic" and not write:
+                    self._check_proxy(last, event, w, state)
+        if write:
+            for other in others:
+                if other is not event and not self._knows(other, now, w, fifo):
+                    if not other.atomic:
+                        self._problems.append(("read-write", other, event, state))
+                    elif not event.atomic:
+                        self._problems.append(("write-write", other, event, state))
+                elif self._plane == TCGEN05 and other.w != w:
+                    self._check_tcgen05_fence(other, event, w, state)
+            if event.atomic and last is not None and last is not event and last.atomic:
+                return self._atomic_state(event, last, others, now, w, fifo)
+            return event.state if event.state >= 0 else self._write_state(event)
+        memo = event.memo
+        if memo is None:
+            memo = event.memo = {}
+        new = memo.get(state)
+        if new is None:
+            kept = []
+            for other in others:
+                if other is event:
+                    memo[state] = state
+                    return state
+                if not self._knows(other, now, w, fifo):
+                    if other.atomic and not event.atomic:
+                        self._problems.append(("write-read", other, event, state))
+                    kept.append(other)
+            new = self._read_state(last, (*kept, event), memo)
+            memo[state] = new
+        return new
+
+    def _write_state(self, event: Event) -> int:
+        states = self.detector.states
+        event.state = len(states)
+        states.append((event, ()))
+        return event.state
+
+    def _read_state(self, last: Event | None, readers: tuple[Event, ...], memo: dict[Any, int]) -> int:
+        key = (last, readers)
+        new = memo.get(key)
+        if new is None:
+            states = self.detector.states
+            new = memo[key] = len(states)
+            states.append((last, readers))
+        return new
+
+    def _atomic_state(
+        self,
+        event: Event,
+        last: Event,
+        others: tuple[Event, ...],
+        now: npt.NDArray[np.int32],
+        w: int,
+        fifo: int,
+    ) -> int:
+        """An atomic on top of unordered atomics: all of them stay on record for later plain accesses."""
+        kept = tuple(
+            e for e in (*others, last) if e.atomic and e is not event and not self._knows(e, now, w, fifo)
+        )
+        if not kept:
+            return event.state if event.state >= 0 else self._write_state(event)
+        if event.memo is None:
+            event.memo = {}
+        return self._read_state(event, kept[-8:], event.memo)
+
+    def _check_proxy(self, last: Event, event: Event, w: int, state: int) -> None:
+        """An async-proxy read of generic-proxy writes:
+
+        is there a fence.proxy.async on the path between them?
+        """
+        if last.cl is not self:
+            return
+        if self.rows[w].item(self._plane, last.col) < last.epoch:
+            self._problems.append(("proxy", last, event, state))
+            return
+        fences = self.fences[last.w]
+        if last.w == w or last.kind.via != "program":
+            return
+        at = bisect_left(fences, last.wepoch)
+        if at == len(fences) or self.now[w].item(last.w) <= fences[at]:
+            self._problems.append(("proxy-other", last, event, state))
+
+    def _check_tcgen05_fence(self, last: Event, event: Event, w: int, state: int) -> None:
+        """tcgen05 operations of two threads, ordered by a thread synchronization, want the tcgen05 fences."""
+        if last.cl is not self or last.kind.via not in ("mma", "ld", "st"):
+            return
+        after = self._after[w]
+        if after is not None and last.col < len(after) and last.epoch <= after.item(last.col):
+            return
+        before = self.rows[w].item(TCGEN05, last.col) < last.epoch
+        self._problems.append(("fence-before" if before else "fence-after", last, event, state))
+
+    def _report_rows(
+        self, shadow: Shadow, rows: npt.NDArray[Any], log2: int, taken: npt.NDArray[Any], lanes: Lanes | None
+    ) -> None:
+        """Turn the problems of an access to shadow rows into findings.
+
+        ``taken``: what the rows held before it.
+        """
+        problems, self._problems = self._problems, []
+        reporter = self.detector.reporter
+        for relation, earlier, later, state in problems:
+            if not reporter.wants(relation, earlier, later, shadow.kind):
+                continue
+            hits = np.flatnonzero(taken.reshape(-1).view(np.int32) == state)
+            granules = (rows.reshape(-1)[hits >> log2] << log2) + (hits & ((1 << log2) - 1))
+            hit_lanes: tuple[int, ...] = ()
+            if lanes is not None and lanes.n > 1:
+                where = hits >> log2
+                mine = np.array(lanes.warps)[lanes.slot[where]] == later.w
+                hit_lanes = tuple(sorted(set(lanes.lane[where[mine]].tolist())))
+                granules = granules[mine]
+            first, count = int(granules.min()), len(np.unique(granules))
+            reporter.conflict(Conflict(self, relation, earlier, later, shadow, first, count, hit_lanes))
+
+    def _report_view(
+        self, shadow: Shadow, view: npt.NDArray[np.int32], ids: npt.NDArray[np.int32] | None
+    ) -> None:
+        """The same for an access to a view. ``ids``: what it held before, None when one state everywhere."""
+        problems, self._problems = self._problems, []
+        reporter = self.detector.reporter
+        for relation, earlier, later, state in problems:
+            if not reporter.wants(relation, earlier, later, shadow.kind):
+                continue
+            hits = np.arange(view.size) if ids is None else np.flatnonzero(ids == state)
+            position = np.unravel_index(int(hits[0]), view.shape)
+            offset = sum(int(i) * stride for i, stride in zip(position, view.strides, strict=True))
+            base = view.__array_interface__["data"][0] - shadow.ids.__array_interface__["data"][0]
+            reporter.conflict(
+                Conflict(self, relation, earlier, later, shadow, (base + offset) // 4, len(hits), ())
+            )
+
+
+def _merge_foreign(into: dict[Any, Clock], other: dict[Any, Clock]) -> None:
+    for cluster, clock in other.items():
+        mine = into.get(cluster)
+        into[cluster] = clock.copy() if mine is None else joined(mine, clock)
+
+
+def _granules(box: Strided, shadow: Shadow) -> npt.NDArray[np.intp]:
+    """Granule indices a box touches, for boxes whose strides are no multiples of the granule."""
+    starts = np.full((), box.start, np.intp)
+    for extent, stride in zip(box.shape[:-1], box.strides[:-1], strict=True):
+        starts = starts[..., None] + np.arange(extent, dtype=np.intp) * stride
+    step = np.arange(0, box.shape[-1], shadow.granule, dtype=np.intp)
+    last = np.full(1, box.shape[-1] - 1, dtype=np.intp)
+    found: npt.NDArray[np.intp] = np.unique(
+        (starts[..., None] + np.concatenate([step, last])) >> shadow.shift
+    )
+    return found

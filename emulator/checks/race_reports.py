@@ -1,0 +1,484 @@
+"""Words for what the race detector finds: which access, which bytes, and the concept that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from emulator.checks.events import ORDER, BarrierOrder, Event, Queue
+from emulator.checks.findings import Finding, FindingLog, SourceLocation, Strength
+from emulator.checks.shadow import Shadow
+
+if TYPE_CHECKING:
+    from emulator.checks.happens_before import ClusterOrder
+
+_REPEATS = 4  # reports of one pair of statements that are spelled out (their buffers may differ)
+
+_CHECK_PHASE = " Check its initial phase and when it flips."
+_SPACE = {"smem": "SMEM", "tmem": "TMEM", "gmem": "global memory"}
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two accesses that are not ordered as they should be.
+
+    Attributes:
+        relation: "write-read", "read-write", "write-write" (first word: the earlier access), "unwritten",
+            "proxy", "proxy-other", "fence-before" or "fence-after".
+        granule, count: first shadow cell and number of cells concerned.
+        lanes: lanes of the later access concerned, empty when all or not known.
+    """
+
+    cluster: ClusterOrder
+    relation: str
+    earlier: Event
+    later: Event
+    shadow: Shadow
+    granule: int
+    count: int
+    lanes: tuple[int, ...]
+
+
+class Reporter:
+    """Builds findings. ``sites``: source line of each site number. ``name_of``: see RaceDetector."""
+
+    def __init__(
+        self,
+        log: FindingLog,
+        sites: Sequence[SourceLocation | None],
+        name_of: Callable[[str, int, int], str],
+        uninitialised: str,
+    ) -> None:
+        self.log = log
+        self.sites = sites
+        self.name_of = name_of
+        self.uninitialised = uninitialised
+        self._seen: dict[tuple[Any, ...], int] = {}
+
+    def wants(self, relation: str, earlier: Event, later: Event, space: str) -> bool:
+        """Whether another report of this pair of statements would add anything."""
+        if relation == "unwritten" and self.uninitialised == "off":
+            return False
+        key = (relation, earlier.site, earlier.kind, later.site, later.kind, space)
+        count = self._seen.get(key, 0)
+        self._seen[key] = count + 1
+        return count < _REPEATS
+
+    # ---------------------------------------- conflicts
+
+    def conflict(self, c: Conflict) -> None:
+        """Report one conflict."""
+        if c.relation == "unwritten":
+            self._unwritten(c)
+        elif c.relation == "proxy":
+            self._proxy(c)
+        elif c.relation == "proxy-other":
+            self._proxy_other(c)
+        elif c.relation in ("fence-before", "fence-after"):
+            self._tcgen05_fence(c)
+        else:
+            self._race(c)
+
+    def _race(self, c: Conflict) -> None:
+        earlier, later = c.earlier, c.later
+        via = earlier.kind.via
+        if via in ("ld", "st") and _issue_known(c) and (via == "ld" or earlier.w == later.w):
+            self._missing_tmem_wait(c)
+            return
+        place, name = self._place(c)
+        first, second = self._who(earlier, c.cluster), self._who(later, c.cluster)
+        if c.relation == "write-read":
+            message = (
+                f"{_upper(second)} reads {place}, and nothing makes it wait for {first}, which writes there."
+            )
+        elif c.relation == "read-write":
+            message = f"{_upper(second)} overwrites {place} while {first} may still be reading it."
+        else:
+            message = f"{_upper(second)} and {first} both write {place}, and nothing orders the two writes."
+        missing, fix, barrier = self._missing_order(c)
+        self._add(c, f"race.{c.shadow.kind}.{c.relation}", "race", message, fix, (name, barrier), missing)
+
+    def _missing_tmem_wait(self, c: Conflict) -> None:
+        via = c.earlier.kind.via
+        place, name = self._place(c)
+        message = (
+            f"{_upper(self._who(c.later, c.cluster))} touches {place} after "
+            f"{self._who(c.earlier, c.cluster)}, "
+            f"without a tcgen05.wait::{via} between them; the ISA requires it, today's hardware keeps "
+            "them in order."
+        )
+        fix = (
+            f"Execute tcgen05.wait::{via}.sync.aligned after the tcgen05.{via} and before signalling others."
+        )
+        self._add(c, f"tcgen05.missing-wait-{via}", "lint", message, fix, (name, ""), f"tcgen05.wait::{via}")
+
+    def _unwritten(self, c: Conflict) -> None:
+        place, name = self._place(c)
+        who = self._who(c.later, c.cluster)
+        if c.shadow.kind == "tmem" and c.later.kind.via == "mma":
+            message = f"{_upper(who)} accumulates into {place}, which nothing has written."
+            fix = "Let the first MMA of a tile overwrite D (enable_input_d = 0, accum=False)."
+        elif c.shadow.kind == "tmem":
+            message = f"{_upper(who)} reads {place}, which nothing has written."
+            fix = (
+                "Check the TMEM address and shape, and that the MMA or tcgen05.st that fills it was "
+                "issued before."
+            )
+        else:
+            message = f"{_upper(who)} reads {place}, which nothing has written."
+            fix = (
+                "Issue the copy that fills it first and wait for it, or check the address, shape and "
+                "stage index."
+            )
+        code = f"uninitialised.{c.shadow.kind}"
+        self._add(c, code, cast(Strength, self.uninitialised), message, fix, (name, ""), "write", alone=True)
+
+    def _proxy(self, c: Conflict) -> None:
+        place, name = self._place(c)
+        first, second = self._who(c.earlier, c.cluster), self._who(c.later, c.cluster)
+        what = "global memory" if c.shadow.kind == "gmem" else "SMEM"
+        message = (
+            f"{_upper(second)} reads {place} through the async proxy, {first} wrote it through the "
+            "generic proxy, and "
+            f"no fence.proxy.async lies between them: the ISA lets the read see old bytes. "
+        )
+        if c.later.kind.name == "tcgen05.mma" or c.later.kind.via == "wgmma":
+            message += (
+                "Hardware often forgives it here, because a barrier usually drains the writes before "
+                "the tensor core "
+                "fetches its operands; other kernels that omitted this fence were measured to be "
+                "nondeterministic."
+            )
+        else:
+            message += f"The copy engine does not wait for {what} writes of the generic proxy by itself."
+        scope = "" if c.shadow.kind == "gmem" else ".shared::cta"
+        fix = (
+            f"Execute fence.proxy.async{scope} in every thread that wrote, after its writes and before "
+            "the barrier "
+            "that precedes the asynchronous read."
+        )
+        self._add(c, "proxy.missing-fence", "race", message, fix, (name, ""), "fence.proxy.async")
+
+    def _proxy_other(self, c: Conflict) -> None:
+        place, name = self._place(c)
+        first, second = self._who(c.earlier, c.cluster), self._who(c.later, c.cluster)
+        message = (
+            f"{_upper(second)} reads {place} through the async proxy; {first} wrote it, but the "
+            "fence.proxy.async "
+            "between them is executed by another thread, after the barrier."
+        )
+        fix = "The usual form is fence.proxy.async in the writing threads, before the barrier."
+        self._add(c, "proxy.fence-by-another-thread", "lint", message, fix, (name, ""), "fence.proxy.async")
+
+    def _tcgen05_fence(self, c: Conflict) -> None:
+        which = "before" if c.relation == "fence-before" else "after"
+        place, name = self._place(c)
+        first, second = self._who(c.earlier, c.cluster), self._who(c.later, c.cluster)
+        message = (
+            f"{_upper(second)} touches {place} after {first} of another thread; the synchronization "
+            "between them "
+            f"has no tcgen05.fence::{which}_thread_sync, which the ISA asks for. Today's hardware keeps "
+            "the order."
+        )
+        if which == "before":
+            fix = "Execute tcgen05.fence::before_thread_sync after the first operation, before the barrier."
+        else:
+            fix = (
+                "Execute tcgen05.fence::after_thread_sync after the wait, before the next tcgen05 operation."
+            )
+        missing = f"tcgen05.fence::{which}_thread_sync"
+        self._add(c, "tcgen05.missing-fence", "lint", message, fix, (name, ""), missing)
+
+    # ---------------------------------------- what is missing
+
+    def _missing_order(self, c: Conflict) -> tuple[str, str, str]:
+        """(concept, fix sentence, name of the barrier concerned or "")."""
+        earlier, cluster = c.earlier, c.cluster
+        if earlier.cl is not cluster:
+            fix = (
+                "CTAs of one launch run in any order: give each its own elements, or order them with a "
+                "release and an "
+                "acquire at gpu scope."
+            )
+            return "grid synchronization", fix, ""
+        via = earlier.kind.via
+        if via == "mbarrier" and earlier.bar is not None:
+            return self._wait_on(c, earlier.bar, earlier.epoch - 1)
+        if via == "mma":
+            queue = cluster._queue("mma", earlier.w)
+            for covered, bar, phase in queue.commits:
+                if covered >= earlier.epoch:
+                    return self._wait_on(c, bar, phase)
+            fix = (
+                "Execute tcgen05.commit to an mbarrier after the MMA and wait on that mbarrier "
+                "before this access."
+            )
+            return "tcgen05.commit", fix, ""
+        owner_knows = cluster.now[earlier.w].item(earlier.col) >= earlier.epoch
+        if via in ("bulk_read", "bulk_write") and not owner_knows:
+            return self._bulk_wait(c)
+        if via in ("ld", "st") and not owner_knows and _issue_known(c):
+            return (
+                f"tcgen05.wait::{via}",
+                f"Execute tcgen05.wait::{via} before signalling that the access is done.",
+                "",
+            )
+        if via == "cp.async" and not owner_knows:
+            fix = (
+                "Execute cp.async.commit_group and cp.async.wait_group in the copying threads, then "
+                "a barrier."
+            )
+            return "cp.async.wait_group", fix, ""
+        if via == "wgmma" and not owner_knows:
+            return (
+                "wgmma.wait_group",
+                "Execute wgmma.commit_group and wgmma.wait_group before this access.",
+                "",
+            )
+        return self._barrier_between(c)
+
+    def _wait_on(self, c: Conflict, bar: BarrierOrder, phase: int) -> tuple[str, str, str]:
+        name = self.barrier_name(bar)
+        fix = f"Wait on mbarrier {name} with parity {phase & 1} before this access."
+        idle = c.cluster.idle_waits.get((c.later.w, bar))
+        if idle is not None:
+            fix = f"{self._idle_hint(name, *idle)} Wait for parity {phase & 1}."
+        return "mbarrier wait", fix, name
+
+    def _idle_hint(self, name: str, site: int, parity: int) -> str:
+        return (
+            f"The wait on mbarrier {name}{self._at(site)} uses parity {parity}, which an earlier phase "
+            "already "
+            "satisfies: it returns at once."
+        )
+
+    def _bulk_wait(self, c: Conflict) -> tuple[str, str, str]:
+        suffix = ".read" if c.earlier.kind.via == "bulk_read" else ""
+        queue = next((q for q in c.cluster._queues.values() if c.earlier.col in (q.col, q.col2)), None)
+        if queue is not None and (not queue.groups or queue.groups[-1] < c.earlier.epoch):
+            fix = (
+                f"Close the store's group with cp.async.bulk.commit_group and wait for it with "
+                f"cp.async.bulk.wait_group{suffix} 0 in the same thread, then a barrier."
+            )
+        else:
+            fix = (
+                f"Execute cp.async.bulk.wait_group{suffix} in the thread that issued the store, then "
+                "a barrier."
+            )
+        for site, warp in c.cluster.stray_bulk_waits.items():
+            fix += (
+                f" The wait_group{self._at(site)} runs in warp {warp % c.cluster.warps_per_cta} by "
+                "threads that issued "
+                "no store: only the issuing thread's own groups count."
+            )
+            break
+        return f"wait_group{suffix}", fix, ""
+
+    def _barrier_between(self, c: Conflict) -> tuple[str, str, str]:
+        earlier, later, cluster = c.earlier, c.later, c.cluster
+        if cluster.cta_of(earlier.w) != cluster.cta_of(later.w):
+            fix = (
+                "The two CTAs need a cluster barrier (arrive.release, wait.acquire) or an arrive on a "
+                "remote mbarrier "
+                "and a wait between the two accesses."
+            )
+            return "cluster synchronization", fix, ""
+        if c.relation != "write-read" and later.kind.via == "mbarrier":
+            for (w, bar), idle in cluster.idle_waits.items():
+                if w == later.w and earlier.w in bar.arrive_sites:
+                    name = self.barrier_name(bar)
+                    return "mbarrier wait", self._idle_hint(name, *idle) + _CHECK_PHASE, name
+            fix = (
+                "Before issuing the load again, wait on an mbarrier on which the reader arrives when "
+                "it is done with "
+                "this stage."
+            )
+            return "mbarrier wait", fix, ""
+        for (w, bar), idle in cluster.idle_waits.items():
+            if w == later.w and earlier.w in bar.arrive_sites and bar.completed:
+                name = self.barrier_name(bar)
+                return "mbarrier wait", self._idle_hint(name, *idle) + _CHECK_PHASE, name
+        if c.shadow.kind == "gmem":
+            fix = "Put a cta_sync between the two accesses, or let each thread touch only its own elements."
+        else:
+            fix = "Put a cta_sync, a named barrier, or an mbarrier arrive and wait between the two accesses."
+        return "barrier", fix, ""
+
+    # ---------------------------------------- barriers and exit
+
+    def init_not_visible(self, cl: ClusterOrder, bar: BarrierOrder, w: int, site: int, what: str) -> None:
+        """A warp uses an mbarrier whose init does not precede the use."""
+        name = self.barrier_name(bar)
+        remote = cl.cta_of(w) != bar.cta
+        message = (
+            f"{what} by {self._warp(w, cl)} uses mbarrier {name}, but nothing orders its mbarrier.init by "
+            f"{self._warp(bar.init_warp, cl)} before it."
+        )
+        if remote:
+            fix = "Put fence.mbarrier_init and a cluster_sync between the init and the first remote use."
+        else:
+            fix = "Put fence.mbarrier_init and a cta_sync between the init and the first use."
+        self._plain(
+            "mbarrier.init-not-visible", "race", message, fix, (site, bar.init_site), (name,), cl, w,
+            {"missing": "cluster_sync" if remote else "cta_sync"},
+        )  # fmt: skip
+
+    def init_not_fenced(self, cl: ClusterOrder, bar: BarrierOrder, w: int, site: int, what: str) -> None:
+        """An asynchronous operation signals an mbarrier whose init no fence made visible to the async "
+        "proxy."""
+        name = self.barrier_name(bar)
+        message = (
+            f"{what} signals mbarrier {name} through the async proxy, and no fence.mbarrier_init (or "
+            "fence.proxy.async) follows its mbarrier.init. The ISA asks for one; a barrier alone works "
+            "in practice."
+        )
+        fix = "Execute fence.mbarrier_init.release.cluster after the inits, before the barrier."
+        self._plain(
+            "mbarrier.init-not-fenced", "lint", message, fix, (site, bar.init_site), (name,), cl, w,
+            {"missing": "fence.mbarrier_init"},
+        )  # fmt: skip
+
+    def never_waited_ld(self, cl: ClusterOrder, w: int, site: int, queue: Queue) -> None:
+        """A warp exits with tcgen05.ld results it never waited for."""
+        message = (
+            f"tcgen05.ld by {self._warp(w, cl)} is never followed by tcgen05.wait::ld: its registers "
+            "are undefined "
+            "until then. Today's hardware waits by itself."
+        )
+        fix = "Execute tcgen05.wait::ld.sync.aligned before the registers are used."
+        self._plain(
+            "tcgen05.missing-wait-ld",
+            "lint",
+            message,
+            fix,
+            (queue.site,),
+            (),
+            cl,
+            w,
+            {"missing": "tcgen05.wait::ld"},
+        )
+
+    def pending_at_exit(self, cl: ClusterOrder, cta: int, event: Event, site: int) -> None:
+        """A CTA is gone while an asynchronous operation still uses its SMEM or TMEM."""
+        via = event.kind.via
+        names: tuple[str, ...] = ()
+        code, fix = {
+            "bulk_read": (
+                "exit.bulk-store-pending",
+                "Execute cp.async.bulk.wait_group.read 0 (after commit_group) in the issuing thread "
+                "before it returns.",
+            ),
+            "mbarrier": ("exit.load-pending", "Wait on the mbarrier of every copy before the CTA returns."),
+        }.get(
+            via,
+            ("exit.mma-pending", "Wait on the mbarrier of the last tcgen05.commit before the CTA returns."),
+        )
+        if event.bar is not None:
+            names = (self.barrier_name(event.bar),)
+        message = (
+            f"CTA {cl.cta_ids[cta]} returns while {self._who(event, cl)} may still use its "
+            f"{'SMEM' if via != 'mma' else 'SMEM or TMEM'}; the next CTA on this SM gets the same memory."
+        )
+        self._plain(
+            code,
+            "race",
+            message,
+            fix,
+            (event.site, site),
+            names,
+            cl,
+            event.w,
+            {"missing": "wait before exit"},
+        )
+
+    # ---------------------------------------- words
+
+    def barrier_name(self, bar: BarrierOrder) -> str:
+        """The learner's name of an mbarrier."""
+        return self.name_of("smem", bar.cl.cta_ids[bar.cta], bar.offset)
+
+    def _at(self, site: int) -> str:
+        location = self.sites[site]
+        return f" at line {location.line}" if location is not None else ""
+
+    def _warp(self, w: int, cl: ClusterOrder) -> str:
+        text = f"warp {w % cl.warps_per_cta}"
+        return text if cl.ctas == 1 else f"{text} of CTA {cl.cta_ids[cl.cta_of(w)]}"
+
+    def _who(self, event: Event, view: ClusterOrder) -> str:
+        cl = event.cl
+        warp = self._warp(event.w, cl)
+        if cl is not view and cl.ctas == 1:
+            warp += f" of CTA {cl.cta_ids[0]}"
+        via, name = event.kind.via, event.kind.name
+        if via == "mbarrier" and name.startswith("cp.async.bulk.tensor"):
+            return f"the TMA load issued by {warp}{self._at(event.site)}"
+        if via in ("bulk_read", "bulk_write") and "tensor" in name:
+            return f"the TMA store issued by {warp}{self._at(event.site)}"
+        if via in ("program", "ld", "st"):
+            return f"{name} by {warp}{self._at(event.site)}"
+        return f"{name} issued by {warp}{self._at(event.site)}"
+
+    def _place(self, c: Conflict) -> tuple[str, str]:
+        """(words for the bytes concerned, the buffer's name)."""
+        kind = c.shadow.kind
+        index = c.shadow.index if kind == "gmem" else c.cluster.cta_ids[c.shadow.index]
+        byte = c.shadow.byte_of(c.granule)
+        name = self.name_of(kind, index, byte)
+        if kind == "tmem":
+            return f"{name} (TMEM from column {byte & 0xFFFF}, lane {byte >> 16})", name
+        nbytes = c.count * c.shadow.granule
+        return f"{nbytes} byte{'s' if nbytes > 1 else ''} of {name} ({_SPACE[kind]}, from byte {byte})", name
+
+    def _add(
+        self, c: Conflict, code: str, strength: Strength, message: str, fix: str, names: tuple[str, str],
+            missing: str,
+        alone: bool = False,
+    ) -> None:  # fmt: skip
+        events = (c.later,) if alone else (c.later, c.earlier)
+        data = {
+            "missing": missing,
+            "space": c.shadow.kind,
+            "first_byte": c.shadow.byte_of(c.granule),
+            "bytes": c.count * c.shadow.granule,
+            "accesses": [
+                {
+                    "instruction": e.kind.name,
+                    "warp": e.w % e.cl.warps_per_cta,
+                    "cta": e.cl.cta_ids[e.cl.cta_of(e.w)],
+                }
+                for e in events
+            ],
+        }
+        cta = c.cluster.cta_ids[c.cluster.cta_of(c.later.w)]
+        warps = tuple(dict.fromkeys(e.w % e.cl.warps_per_cta for e in events))
+        locations = self._locations(*(e.site for e in events))
+        kept = tuple(n for n in dict.fromkeys(names) if n)
+        self.log.add(Finding(code, strength, message, fix, locations, kept, cta, warps, c.lanes, data))
+
+    def _plain(
+        self, code: str, strength: Strength, message: str, fix: str, sites: tuple[int, ...], names: tuple[str,
+            ...],
+        cl: ClusterOrder, w: int, data: dict[str, Any],
+    ) -> None:  # fmt: skip
+        cta = cl.cta_ids[cl.cta_of(w)]
+        warp = w % cl.warps_per_cta
+        self.log.add(
+            Finding(code, strength, message, fix, self._locations(*sites), names, cta, (warp,), (), data)
+        )
+
+    def _locations(self, *sites: int) -> tuple[SourceLocation, ...]:
+        found = (self.sites[site] for site in sites)
+        return tuple(dict.fromkeys(location for location in found if location is not None))
+
+
+def _issue_known(c: Conflict) -> bool:
+    """Whether the issue of the earlier access, though not its completion, is ordered before the later one."""
+    if c.earlier.cl is not c.cluster:
+        return False
+    return bool(c.cluster.rows[c.later.w].item(ORDER, c.earlier.w) >= c.earlier.wepoch)
+
+
+def _upper(text: str) -> str:
+    return "The " + text[4:] if text.startswith("the ") else text
