@@ -1,0 +1,48 @@
+"""A virtual Blackwell GPU: runs the lowered TIRx kernel instruction by instruction on a CPU and finds its bugs.
+
+>>> import emulator
+>>> run = emulator.run(prim_func, a, b, d, arch="sm_100a")        # doctest: +SKIP
+>>> run.ok, run.findings, run.counters["tcgen05.mma"]              # doctest: +SKIP
+
+The names below are the whole public interface; TVM is imported when the first of them is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from emulator.checks.findings import Finding, SourceLocation
+    from emulator.errors import DeviceFault, EmulatorError, LaunchError, LoweringError, UnsupportedInstruction
+    from emulator.run import Kernel, Run, compile, run
+
+_HOME = {
+    "Finding": "checks.findings",
+    "SourceLocation": "checks.findings",
+    "EmulatorError": "errors",
+    "DeviceFault": "errors",
+    "LaunchError": "errors",
+    "LoweringError": "errors",
+    "UnsupportedInstruction": "errors",
+    "Kernel": "run",
+    "Run": "run",
+    "compile": "run",
+    "run": "run",
+}
+__all__ = [
+    "DeviceFault", "EmulatorError", "Finding", "Kernel", "LaunchError", "LoweringError", "Run", "SourceLocation",
+    "UnsupportedInstruction", "compile", "run",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'emulator' has no attribute {name!r}")
+    module = importlib.import_module(f"emulator.{home}")
+    for other, where in _HOME.items():
+        if where == home:
+            globals()[other] = getattr(module, other)
+    return globals()[name]

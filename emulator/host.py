@@ -1,0 +1,329 @@
+"""The host half of a launch: argument checks, tensor maps and the launch itself, interpreted from TVM's host function.
+
+The host function that TVM generates is the calling convention of the compiled module, so its own assertions give the
+error messages a user of the compiled module would see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from emulator.errors import LaunchError
+from emulator.lowering import Lowered
+from emulator.machine.memory import GlobalMemory
+
+_KIND = {"i": 0, "u": 1, "f": 2, "b": 6}
+_TENSOR_TYPE_INDEX = 70
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One ``call_ffi_kernel``: device function, arguments in parameter order, launch extents."""
+
+    kernel: str
+    args: tuple[Any, ...]
+    grid: tuple[int, int, int]
+    block: int
+    cluster: tuple[int, int, int]
+    smem_bytes: int
+
+
+class _Args:
+    def __init__(self, tensors: list[Any]) -> None:
+        self.tensors = tensors
+
+
+class _Handle:
+    """A DLTensor handle."""
+
+    def __init__(self, host: Host, index: int) -> None:
+        self.host = host
+        self.index = index
+        self.array: np.ndarray = host.tensors[index]
+
+
+class _Member:
+    def __init__(self, values: tuple[int, ...]) -> None:
+        self.values = values
+
+
+class _Return(Exception):
+    pass
+
+
+def _type_code(array: np.ndarray) -> tuple[int, int]:
+    name = array.dtype.name
+    if name == "bfloat16":
+        return 4, 16
+    codes = {
+        "float8_e3m4": 7, "float8_e4m3": 8, "float8_e4m3b11fnuz": 9, "float8_e4m3fn": 10, "float8_e4m3fnuz": 11,
+        "float8_e5m2": 12, "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14, "float6_e2m3fn": 15, "float6_e3m2fn": 16,
+        "float4_e2m1fn": 17,
+    }  # fmt: skip
+    if name in codes:
+        return codes[name], 4 if "float4" in name else 8
+    return _KIND.get(array.dtype.kind, 0), array.dtype.itemsize * 8
+
+
+class Host:
+    """Interprets one call of the host function.
+
+    Args:
+        lowered: the kernel.
+        tensors: NumPy arrays (C-contiguous) or Python scalars, in the order of the learner's parameters.
+        memory: receives one segment per tensor.
+    """
+
+    def __init__(self, lowered: Lowered, tensors: list[Any], memory: GlobalMemory) -> None:
+        self.lowered = lowered
+        self.tensors = tensors
+        self.memory = memory
+        self.env: dict[Any, Any] = {}
+        self.launches: list[Launch] = []
+        self.maps: dict[Any, Any] = {}
+        names = self._parameter_names()
+        self.segments: dict[int, Any] = {}
+        for i, tensor in enumerate(tensors):
+            if isinstance(tensor, np.ndarray):
+                self.segments[i] = memory.add(names[i] if i < len(names) else f"argument {i}", tensor)
+
+    def _parameter_names(self) -> list[str]:
+        """The learner's parameter names, read from the signature text inside TVM's own messages."""
+        for node in _walk_asserts(self.lowered.host.body):
+            for part in node.message_parts:
+                text = str(part.value) if hasattr(part, "value") else str(part)
+                if text.startswith(self.lowered.name + "(") and text.endswith(")"):
+                    return [p.split(":")[0].strip() for p in _split_top(text[len(self.lowered.name) + 1 : -1])]
+        return []
+
+    def run(self) -> list[Launch]:
+        """Interpret the host function.
+
+        Raises:
+            LaunchError: TVM's own argument checks fail, or a tensor map is illegal.
+        """
+        f = self.lowered.host
+        params = list(f.params)
+        values = [None, _Args(self.tensors), len(self.tensors), None]
+        for p, v in zip(params, values, strict=False):
+            self.env[p] = v
+        try:
+            self.stmt(f.body)
+        except _Return:
+            pass
+        return self.launches
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def stmt(self, s: Any) -> None:
+        kind = type(s).__name__
+        if kind == "SeqStmt":
+            for child in s.seq:
+                self.stmt(child)
+        elif kind == "AttrStmt":
+            self.stmt(s.body)
+        elif kind == "Bind":
+            self.env[s.var] = self.expr(s.value)
+        elif kind == "DeclBuffer":
+            self.env[s.buffer] = self.expr(s.data)
+        elif kind == "AllocBuffer":
+            self.env[s.buffer] = {}
+        elif kind == "AssertStmt":
+            if not self.expr(s.condition):
+                message = "".join(str(p.value) if hasattr(p, "value") else str(p) for p in s.message_parts)
+                raise LaunchError(message)
+        elif kind == "IfThenElse":
+            if self.expr(s.condition):
+                self.stmt(s.then_case)
+            elif s.else_case is not None:
+                self.stmt(s.else_case)
+        elif kind == "Evaluate":
+            self.expr(s.value)
+        elif kind == "Return":
+            raise _Return
+        elif kind == "For":
+            lo, n = self.expr(s.min), self.expr(s.extent)
+            for i in range(lo, lo + n):
+                self.env[s.loop_var] = i
+                self.stmt(s.body)
+        elif kind == "BufferStore":
+            self.env[s.buffer][tuple(self.expr(i) for i in s.indices)] = self.expr(s.value)
+        else:
+            raise LaunchError(f"the emulator does not know host statement {kind}")
+
+    # ------------------------------------------------------------------------------------------ expressions
+
+    def expr(self, e: Any) -> Any:
+        kind = type(e).__name__
+        if kind == "Var":
+            return self.env.get(e)
+        if kind in ("IntImm", "FloatImm"):
+            return e.value
+        if kind == "StringImm":
+            return str(e.value)
+        if kind == "Cast":
+            v = self.expr(e.value)
+            return int(v) if isinstance(v, (int, float, bool)) and "float" not in str(e.ty) else v
+        if kind == "Not":
+            return not self.expr(e.a)
+        if kind == "And":
+            return bool(self.expr(e.a)) and bool(self.expr(e.b))
+        if kind == "Or":
+            return bool(self.expr(e.a)) or bool(self.expr(e.b))
+        if kind == "Select":
+            return self.expr(e.true_value) if self.expr(e.condition) else self.expr(e.false_value)
+        if kind == "TensorLoad":
+            return self.env[e.source][tuple(self.expr(i) for i in e.indices)]
+        if kind == "Call":
+            return self.call(e)
+        a, b = self.expr(e.a), self.expr(e.b)
+        return _BINARY[kind](a, b)
+
+    def call(self, e: Any) -> Any:
+        name = str(getattr(e.op, "name", e.op)).removeprefix("tirx.")
+        args = e.args
+        if name == "tvm_struct_get":
+            return self.struct_get(self.expr(args[0]), self.expr(args[1]), self.expr(args[2]))
+        if name == "if_then_else" or name == "prim.if_then_else":
+            return self.expr(args[1]) if self.expr(args[0]) else self.expr(args[2])
+        if name in ("isnullptr",):
+            return self.expr(args[0]) is None
+        if name in ("handle_add_byte_offset",):
+            return self.expr(args[0])
+        if name in ("reinterpret", "buffer_data", "address_of"):
+            inner = args[-1]
+            if type(inner).__name__ == "TensorLoad":
+                return self.env.get(inner.source)
+            return self.expr(inner)
+        if name == "tensormap_encode_tiled" or name.endswith("tensormap_encode_tiled"):
+            self.encode_tensor_map(e)
+            return 0
+        if name == "call_ffi_kernel":
+            self.launch(e)
+            return 0
+        if name == "ptr_byte_offset":
+            return self.expr(args[0]) + self.expr(args[1])
+        if name in ("tvm_stack_alloca", "tvm_stack_make_shape"):
+            return {}
+        if name in ("call_packed", "tvm_call_packed", "tvm_call_packed_lowered"):
+            target = str(args[0].value) if hasattr(args[0], "value") else ""
+            if "set_device" in target:
+                return 0
+            if "cuTensorMapEncodeTiled" in target:
+                self.encode_tensor_map_packed(args)
+                return 0
+            raise LaunchError(f"the emulator does not know the host call {target}")
+        if name in _BINARY_CALLS:
+            return _BINARY_CALLS[name](self.expr(args[0]), self.expr(args[1]))
+        if name == "likely":
+            return self.expr(args[0])
+        raise LaunchError(f"the emulator does not know the host operation {name}")
+
+    def struct_get(self, obj: Any, index: int, kind: int) -> Any:
+        """TVM FFI struct fields (tvm/tirx/builtin.h, TVMStructFieldKind)."""
+        if isinstance(obj, _Args):
+            value = obj.tensors[index]
+            if kind == 13:
+                return _TENSOR_TYPE_INDEX if isinstance(value, np.ndarray) else (1 if isinstance(value, (int, np.integer)) else 3)
+            return _Handle(self, index) if isinstance(value, np.ndarray) else value
+        if isinstance(obj, _Handle):
+            a = obj.array
+            code, bits = _type_code(a)
+            return {
+                1: self.segments[obj.index].base, 2: _Member(a.shape), 3: None, 4: a.ndim, 5: code, 6: bits, 7: 1, 8: 0, 9: 0, 10: 2,
+            }[kind]  # fmt: skip
+        if isinstance(obj, _Member):
+            return obj.values[index]
+        raise LaunchError("the emulator does not know a host structure of this kernel")
+
+    def launch(self, e: Any) -> None:
+        kernel = str(e.args[0].value)
+        params = [str(p) for p in e.attrs.launch_params]
+        raw = list(e.args[1:])
+        values = raw[len(raw) - len(params) :]
+        args = tuple(self.argument(a) for a in raw[: len(raw) - len(params)])
+        grid, cluster, block, smem = [1, 1, 1], [1, 1, 1], [1, 1, 1], 0
+        for tag, v in zip(params, values, strict=True):
+            value = int(self.expr(v))
+            axis = {"x": 0, "y": 1, "z": 2}.get(tag[-1], 0)
+            if tag.startswith("blockIdx"):
+                grid[axis] = value
+            elif tag.startswith("threadIdx"):
+                block[axis] = value
+            elif tag.startswith("clusterCtaIdx"):
+                cluster[axis] = value
+            elif tag.startswith("preferredClusterCtaIdx"):
+                continue
+            elif tag == "tirx.use_dyn_shared_memory":
+                smem = value
+        self.launches.append(Launch(kernel, args, tuple(grid), block[0] * block[1] * block[2], tuple(cluster), smem))  # type: ignore[arg-type]
+
+    def argument(self, e: Any) -> Any:
+        key = e.args[0] if type(e).__name__ == "Call" and str(e.op.name).endswith("address_of") else e
+        if type(key).__name__ == "TensorLoad":
+            key = key.source
+        if key in self.maps:
+            return self.maps[key]
+        return self.expr(e)
+
+    def encode_tensor_map(self, e: Any) -> None:
+        from emulator.machine.tensor_map import TensorMap
+
+        attrs = e.attrs
+        rank = int(attrs.rank)
+        values = [self.expr(a) for a in e.args[1:]]
+        pointer = values[0]
+        numbers = [int(v) for v in values[1:]]
+        dims = numbers[:rank]
+        strides = numbers[rank : 2 * rank - 1]
+        box = numbers[2 * rank - 1 : 3 * rank - 1]
+        element_strides = numbers[3 * rank - 1 : 4 * rank - 1]
+        key = e.args[0]
+        if type(key).__name__ == "Call":
+            key = key.args[0]
+        if type(key).__name__ == "TensorLoad":
+            key = key.source
+        self.maps[key] = TensorMap.from_launch(
+            pointer=int(pointer), dtype=str(attrs.force_cu_dtype or attrs.descriptor_dtype) if False else str(attrs.descriptor_dtype),
+            dims=tuple(dims), strides=tuple(strides), box=tuple(box), element_strides=tuple(element_strides),
+            interleave=int(attrs.interleave), swizzle=int(attrs.swizzle), oob_fill=int(attrs.oob_fill), name=str(getattr(key, "name", "tensor map")),
+        )  # fmt: skip
+        self.env[key] = self.maps[key]
+
+    def encode_tensor_map_packed(self, args: Any) -> None:
+        raise LaunchError("tensor maps encoded through a packed call are not supported; pass tensors to the kernel")
+
+
+def _walk_asserts(s: Any) -> Any:
+    from emulator.lowering import walk
+
+    return (n for n in walk(s) if type(n).__name__ == "AssertStmt")
+
+
+def _split_top(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for i, ch in enumerate(text):
+        depth += ch in "([{"
+        depth -= ch in ")]}"
+        if ch == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    parts.append(text[start:])
+    return [p for p in (x.strip() for x in parts) if p]
+
+
+_BINARY = {
+    "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "FloorDiv": lambda a, b: a // b,
+    "FloorMod": lambda a, b: a % b, "Div": lambda a, b: int(a / b) if isinstance(a, int) else a / b, "Mod": lambda a, b: a % b,
+    "Min": min, "Max": max, "EQ": lambda a, b: a == b, "NE": lambda a, b: a != b, "LT": lambda a, b: a < b,
+    "LE": lambda a, b: a <= b, "GT": lambda a, b: a > b, "GE": lambda a, b: a >= b, "LShift": lambda a, b: a << b,
+    "RShift": lambda a, b: a >> b, "BitwiseAnd": lambda a, b: a & b, "BitwiseOr": lambda a, b: a | b,
+    "BitwiseXor": lambda a, b: a ^ b,
+}  # fmt: skip
+_BINARY_CALLS = {
+    "shift_left": lambda a, b: a << b, "shift_right": lambda a, b: a >> b, "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b, "bitwise_xor": lambda a, b: a ^ b,
+}  # fmt: skip

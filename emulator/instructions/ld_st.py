@@ -1,0 +1,152 @@
+"""Loads and stores through pointers (PTX ISA, "Data Movement: ld, st"), scalar and vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from emulator import runtime
+from emulator.errors import UnsupportedInstruction
+from emulator.instructions.registry import Mods, instruction
+from emulator.machine.memory import from_lanes, to_lanes
+from emulator.threads import Threads
+
+_PTX = {
+    "b8": "uint8", "u8": "uint8", "s8": "int8", "b16": "uint16", "u16": "uint16", "s16": "int16", "b32": "uint32",
+    "u32": "uint32", "s32": "int32", "b64": "uint64", "u64": "uint64", "s64": "int64", "f16": "float16", "f32": "float32",
+    "f64": "float64", "b128": "uint128",
+}  # fmt: skip
+
+
+def _space(mods: Mods) -> str:
+    if any(tok.startswith("shared") for tok in mods.tokens):
+        return "shared"
+    return "global" if "global" in mods else "generic"
+
+
+def ptx_dtype(mods: Mods) -> str:
+    """TIR dtype of the last type token of the instruction."""
+    for token in reversed(mods.tokens):
+        if token in _PTX:
+            return _PTX[token]
+    raise UnsupportedInstruction(f"ld/st{mods}", why="no type modifier")
+
+
+def _order(mods: Mods) -> str | None:
+    for token in ("acquire", "release", "relaxed"):
+        if token in mods:
+            return token
+    return None
+
+
+def _sync_location(t: Threads, mods: Mods, space: str, address: Any, write: bool) -> None:
+    """Strong accesses order through their location."""
+    order = _order(mods)
+    hb = t.cta.cluster.hb
+    if order is None or hb is None:
+        return
+    first = t.cta.rank * t.cta.num_warps
+    for tid, addr in t.rows(t.as_vector(t.tid), address):
+        hb.sync_location(first + tid // 32, (space, addr), order)
+
+
+@instruction("ptx.ld", counter=None)
+def ld(mods: Mods, t: Threads, address: Any, *extra: Any) -> Any:
+    """Scalar load."""
+    dtype = ptx_dtype(mods)
+    space = _space(mods)
+    t.count_op(f"ld.{space}")
+    if runtime._nothing_active(t):
+        return np.zeros(t.count, dtype=np.int64)
+    np_type = runtime._DTYPES[dtype]
+    view, index, _ = runtime.access(t, np_type, address, space, False, atomic=_order(mods) is not None)
+    if space == "global":
+        runtime.count_bytes(t, "bytes.global.load", np_type.itemsize)
+    _sync_location(t, mods, space, address, False)
+    return to_lanes(runtime._spread(t, address, view[index]), dtype)
+
+
+@instruction("ptx.st", counter=None)
+def st(mods: Mods, t: Threads, address: Any, value: Any, *extra: Any) -> None:
+    """Scalar store."""
+    if isinstance(value, tuple):
+        value = value[0]
+    dtype = ptx_dtype(mods)
+    space = _space(mods)
+    t.count_op(f"st.{space}")
+    if runtime._nothing_active(t):
+        return
+    np_type = runtime._DTYPES[dtype]
+    _sync_location(t, mods, space, address, True)
+    view, index, _ = runtime.access(t, np_type, address, space, True, atomic=_order(mods) is not None)
+    if space == "global":
+        runtime.count_bytes(t, "bytes.global.store", np_type.itemsize)
+    view[index] = from_lanes(t.compact(value) if isinstance(index, np.ndarray) else runtime.pick_last(t, value), np_type)
+    t.cta.machine.progress += 1
+
+
+_WIDE = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
+
+
+@instruction("ptx.ld_vec", counter=None)
+def ld_vec(mods: Mods, t: Threads, address: Any, *extra: Any) -> Any:
+    """Vector load of 2 to 8 registers: ``[n, L]`` of the element type."""
+    dtype = ptx_dtype(mods)
+    n = int(next(tok for tok in mods.tokens if tok in ("v2", "v4", "v8"))[1:])
+    space = _space(mods)
+    t.count_op(f"ld.{space}")
+    np_type = runtime._DTYPES[dtype]
+    size = np_type.itemsize * n
+    if runtime._nothing_active(t):
+        return np.zeros((n, t.count), dtype=np_type)
+    if size in _WIDE:
+        view, index, _ = runtime.access(t, _WIDE[size], address, space, False)
+        raw = np.asarray(view[index])
+        block = raw.reshape(-1, 1).view(np_type)
+    else:
+        view, index, _ = runtime.access(t, np.dtype(f"V{size}"), address, space, False)
+        block = np.ascontiguousarray(view[index]).reshape(-1, 1).view(np_type)
+    if space == "global":
+        runtime.count_bytes(t, "bytes.global.load", size)
+    if not (isinstance(address, np.ndarray) and address.ndim):
+        return block[0] if t.lane is not None else np.repeat(block.reshape(n, 1), t.count, axis=1)
+    return np.ascontiguousarray(runtime._spread(t, address, block).T)
+
+
+def block_of(t: Threads, group: Any, np_type: np.dtype) -> np.ndarray:
+    """A register group as ``[n, L]`` (``[n, 1]`` in single-lane code)."""
+    if isinstance(group, np.ndarray):
+        block = group if group.dtype == np_type else group.view(np_type) if group.dtype.itemsize == np_type.itemsize else group.astype(np_type)
+        return block.reshape(len(block), -1)
+    rows = []
+    for v in group:
+        if isinstance(v, np.ndarray) and v.ndim:
+            rows.append(v.astype(np_type) if v.dtype != np_type else v)
+        else:
+            rows.append(np.full(t.count, from_lanes(v, np_type), dtype=np_type))
+    return np.stack(rows)
+
+
+@instruction("ptx.st_vec", counter=None)
+def st_vec(mods: Mods, t: Threads, address: Any, group: Any, *extra: Any) -> None:
+    """Vector store of 2 to 8 registers."""
+    dtype = ptx_dtype(mods)
+    space = _space(mods)
+    t.count_op(f"st.{space}")
+    if runtime._nothing_active(t):
+        return
+    np_type = runtime._DTYPES[dtype]
+    block = block_of(t, group, np_type)
+    n = len(block)
+    size = np_type.itemsize * n
+    wide = _WIDE.get(size, np.dtype(f"V{size}"))
+    view, index, _ = runtime.access(t, wide, address, space, True)
+    if space == "global":
+        runtime.count_bytes(t, "bytes.global.store", size)
+    values = np.ascontiguousarray(block.T).view(wide)[:, 0]
+    if isinstance(index, np.ndarray) and index.ndim:
+        view[index] = values if t.mask is None else values[t.mask]
+    else:
+        view[index] = values[-1]
+    t.cta.machine.progress += 1

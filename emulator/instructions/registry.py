@@ -1,0 +1,87 @@
+"""The instruction registry: a new PTX instruction is one function registered with its name.
+
+A function registered for ``tirx.ptx.<entry>`` is called as ``fn(mods, t, *operands)``:
+
+* ``mods`` (:class:`Mods`): the modifier tokens in PTX order, with ``mods["slot"]`` and ``"token" in mods``;
+* ``t`` (:class:`emulator.threads.Threads`): who executes it;
+* operands in PTX order without the destinations; a register group (``r0, r1, ...``) arrives as one ``uint32[n, L]``
+  block or as a tuple of values; see :mod:`emulator.lanes` for the representation of values.
+
+It returns the destination values in order (None without destinations; one value for one destination).  A register
+group is returned as a block or a sequence.  A function marked ``blocking`` is a generator that yields what it waits for.
+A function marked ``collective`` is executed by whole warps (``.sync.aligned``) and never runs in single-lane code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class Mods:
+    """Modifier tokens of one PTX instruction."""
+
+    __slots__ = ("tokens", "slots", "dtypes")
+
+    def __init__(self, tokens: tuple[str, ...] = (), slots: dict[str, str] | None = None, dtypes: tuple[str, ...] = ()) -> None:
+        self.tokens = tokens
+        self.slots = slots or {}
+        self.dtypes = dtypes
+
+    def __contains__(self, token: str) -> bool:
+        return token in self.tokens
+
+    def __getitem__(self, slot: str) -> str:
+        return self.slots.get(slot, "")
+
+    def has_any(self, *tokens: str) -> bool:
+        return any(tok in self.tokens for tok in tokens)
+
+    def __repr__(self) -> str:
+        return ".".join(tok for tok in self.tokens if tok)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A registered instruction.
+
+    Attributes:
+        name: ``tirx.ptx.mbarrier_init``, ``tirx.cuda.cta_sync`` ...
+        fn: the implementation.
+        blocking: it is a generator.
+        collective: whole warps execute it.
+        counter: PTX name under which executions are counted, None for address arithmetic and the like.
+        destination: index of an argument that is the *address of* a local variable that receives the result
+            (TVM passes ``&desc`` to its descriptor encoders), or None.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    blocking: bool = False
+    collective: bool = False
+    counter: str | None = None
+    destination: int | None = None
+
+
+REGISTRY: dict[str, Instruction] = {}
+
+
+def instruction(
+    *names: str,
+    blocking: bool = False,
+    collective: bool = False,
+    counter: str | None = None,
+    destination: int | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function under ``names`` (``ptx.x`` and ``cuda.x`` are prefixed with ``tirx.``)."""
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            full = name if name.startswith(("tirx.", "device:")) else f"tirx.{name}"
+            if full in REGISTRY:
+                raise ValueError(f"instruction {full} registered twice")
+            REGISTRY[full] = Instruction(full, fn, blocking, collective, counter, destination)
+        return fn
+
+    return register

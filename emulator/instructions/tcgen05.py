@@ -1,0 +1,510 @@
+"""Tensor memory and the fifth-generation tensor core (PTX ISA, "TensorCore 5th Generation Family Instructions")."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from emulator import lanes
+from emulator.checks import happens_before as hbm
+from emulator.errors import DeviceFault, UnsupportedInstruction
+from emulator.instructions.ld_st import block_of
+from emulator.instructions.mbarrier import update
+from emulator.instructions.registry import Mods, instruction
+from emulator.machine import smem_descriptor as sd
+from emulator.machine import tmem_layout as tl
+from emulator.machine.address import OFFSET_MASK, POOL_BASE
+from emulator.machine.cta import TMEM_COLUMNS, Cta
+from emulator.machine.instr_descriptor import InstrDescriptor
+from emulator.machine.smem_descriptor import SmemDescriptor
+from emulator.scheduler import Wait
+from emulator.threads import Threads
+
+# ---------------------------------------------------------------------------------------------- descriptors
+
+
+@instruction("cuda.tcgen05_encode_matrix_descriptor", destination=0)
+def encode_matrix_descriptor(mods: Mods, t: Threads, pointer: Any, ldo: Any, sdo: Any, swizzle: Any) -> Any:
+    """SMEM matrix descriptor; ``ldo`` and ``sdo`` are in units of 16 bytes, ``swizzle`` is TIRx's mode number."""
+    code = {0: 0, 1: 6, 2: 4, 3: 2, 4: 1}.get(int(lanes.pick(swizzle, 0)))
+    if code is None:
+        raise DeviceFault("tcgen05.bad-descriptor", f"swizzle mode {swizzle} does not exist", "use 0 (none), 1 (32B), 2 (64B), 3 (128B) or 4 (128B with 32-byte atoms)", site=t.site)
+    if isinstance(pointer, np.ndarray):
+        pointer = int(pointer[0])
+    start = (int(pointer) & 0x3FFFF) >> 4
+    return start | (int(lanes.pick(ldo, 0)) & 0x3FFF) << 16 | (int(lanes.pick(sdo, 0)) & 0x3FFF) << 32 | 1 << 46 | code << 61
+
+
+# ---------------------------------------------------------------------------------------------- allocation
+
+
+class AllocationWait(Wait):
+    """tcgen05.alloc waits for free columns."""
+
+    __slots__ = ("tmems", "columns", "site", "warps")
+    kind = "tcgen05.alloc"
+
+    def __init__(self, tmems: list[Any], columns: int, site: int, warps: list[int]) -> None:
+        self.tmems = tmems
+        self.columns = columns
+        self.site = site
+        self.warps = warps
+
+    def ready(self) -> bool:
+        return all(tm.find(self.columns) is not None for tm in self.tmems)
+
+
+def _group(mods: Mods) -> int:
+    return 2 if "cta_group::2" in mods else 1
+
+
+def _check_columns(t: Threads, columns: int, what: str) -> None:
+    if columns not in (32, 64, 128, 256, 512):
+        raise DeviceFault("tmem.bad-size", f"{what} of {columns} columns; the number must be a power of two from 32 to 512", "round up to 32, 64, 128, 256 or 512 columns", site=t.site)
+
+
+@instruction("ptx.tcgen05_alloc", blocking=True, collective=True, counter="tcgen05.alloc")
+def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generator[Wait, None, None]:
+    """Allocate columns and write the base address to shared memory; one whole warp executes it."""
+    columns = int(lanes.pick(columns, 0))
+    _check_columns(t, columns, "tcgen05.alloc")
+    cta = t.cta
+    for _warp, addr in t.per_warp(address):
+        tm = cta.tmem
+        if tm.relinquished:
+            raise DeviceFault("tmem.alloc-after-relinquish", "tcgen05.alloc after this CTA gave up its right to allocate", "allocate before tcgen05.relinquish_alloc_permit", site=t.site)
+        if tm.find(columns) is None and tm.allocations:
+            already = sum(n for n, _ in tm.allocations.values())
+            cta.machine.report(
+                "tmem.exhausted", "error",
+                f"tcgen05.alloc of {columns} columns while this CTA already holds {already} of 512",
+                "exactly one warp of the CTA must execute tcgen05.alloc, once",
+                t, sites=tuple(s for _, s in tm.allocations.values()),
+            )  # fmt: skip
+        while tm.find(columns) is None:
+            yield AllocationWait([tm], columns, t.site, t.active_warps())
+        base = tm.find(columns)
+        assert base is not None
+        tm.allocations[base] = (columns, t.site)
+        target, offset = cta.cluster.resolve(int(addr), "tcgen05.alloc")
+        target.check_shared(offset, offset + 4, "tcgen05.alloc")
+        hb = cta.cluster.hb
+        if hb is not None:
+            hb.tmem_alloc(cta.rank, base, columns)
+            hb.smem_write(t.hb_lanes() if len(t.warps) == 1 else hb.lane(cta.rank * cta.num_warps + _warp), target.rank, offset, 4, t.rd_site, what="tcgen05.alloc")
+        target.view(np.dtype(np.uint32))[offset // 4] = base
+        cta.machine.progress += 1
+
+
+@instruction("ptx.tcgen05_dealloc", collective=True, counter="tcgen05.dealloc")
+def tcgen05_dealloc(mods: Mods, t: Threads, address: Any, columns: Any) -> None:
+    """Free columns that tcgen05.alloc returned; one whole warp executes it."""
+    cta = t.cta
+    for (_warp, addr), (_w, n) in zip(t.per_warp(address), t.per_warp(columns), strict=True):
+        base, n = int(addr) & 0xFFFF, int(n)
+        _check_columns(t, n, "tcgen05.dealloc")
+        held = cta.tmem.allocations.get(base)
+        if held is None or held[0] != n:
+            have = ", ".join(f"{c} columns from {b}" for b, (c, _) in cta.tmem.allocations.items()) or "nothing"
+            raise DeviceFault("tmem.bad-dealloc", f"tcgen05.dealloc of {n} columns from column {base}, but the CTA holds {have}", "free exactly what tcgen05.alloc returned, once, with the same number of columns", site=t.site)
+        del cta.tmem.allocations[base]
+        if cta.cluster.hb is not None:
+            cta.cluster.hb.tmem_dealloc(cta.rank, base, n)
+        cta.machine.progress += 1
+
+
+@instruction("ptx.tcgen05_relinquish_alloc_permit", collective=True, counter="tcgen05.relinquish_alloc_permit")
+def tcgen05_relinquish(mods: Mods, t: Threads) -> None:
+    t.cta.tmem.relinquished = True
+
+
+def _check_tmem(t: Threads, cta: Cta, first: int, count: int, what: str) -> None:
+    if first + count > TMEM_COLUMNS or not cta.tmem.allocated(first, first + count):
+        have = ", ".join(f"[{b}, {b + c})" for b, (c, _) in cta.tmem.allocations.items()) or "none"
+        raise DeviceFault(
+            "tmem.not-allocated",
+            f"{what} of TMEM columns {first} to {first + count - 1}; allocated columns: {have}",
+            "allocate enough columns with tcgen05.alloc and use the address it wrote to shared memory",
+            site=t.site,
+        )
+
+
+# ---------------------------------------------------------------------------------------------- mma
+
+
+def _pair(t: Threads, group: int) -> list[Cta]:
+    """The CTAs an instruction with this cta_group works in: (own,) or the (even, odd) pair."""
+    if group == 1:
+        return [t.cta]
+    ctas = t.cta.cluster.ctas
+    first = t.cta.rank & ~1
+    if first + 1 >= len(ctas):
+        raise DeviceFault("tcgen05.no-peer", "cta_group::2 needs a cluster of at least two CTAs", "launch with a cluster of two CTAs", site=t.site)
+    return [ctas[first], ctas[first + 1]]
+
+
+@lru_cache(maxsize=512)
+def _kind(token: str) -> str:
+    return token.split("::")[1]
+
+
+class Mma:
+    """A decoded tcgen05.mma, ready to run when the tensor core gets to it."""
+
+    __slots__ = ("kind", "idesc", "group", "ctas", "a_desc", "a_tmem", "b_desc", "d", "enable", "letter", "scales", "scale_vec", "exact", "ws")
+
+    def __init__(self) -> None:
+        self.scales: tuple[int, int] | None = None
+        self.scale_vec = 0
+        self.a_desc: SmemDescriptor | None = None
+        self.a_tmem: int | None = None
+        self.ws = False
+
+    def rows(self) -> int:
+        return self.idesc.m // self.group
+
+    def complete(self) -> None:
+        """Read the operands, multiply, accumulate into every CTA's tensor memory."""
+        i, k = self.idesc, self.idesc.k
+        n_part = i.n // self.group
+        b_parts = [sd.gather_float32(c.smem, self.b_desc, n_part, k, i.b_operand, i.b_major) for c in self.ctas]
+        b = b_parts[0] if len(b_parts) == 1 else np.concatenate(b_parts)
+        for c in self.ctas:
+            if self.a_desc is not None:
+                a = sd.gather_float32(c.smem, self.a_desc, self.rows(), k, i.a_operand, i.a_major)
+                self._accumulate(c, a, b)
+            else:
+                banks = tl.gather_a(c.tmem.cells, self.letter, k, i.a_operand, self.a_tmem)
+                from emulator.numerics import formats
+
+                decoded = [formats.to_float32(bank, i.a_operand) for bank in banks]
+                if len(decoded) == 1:
+                    self._accumulate(c, decoded[0], b)
+                else:
+                    self._accumulate_banks(c, decoded, b)
+
+    def _accumulate(self, c: Cta, a: np.ndarray, b: np.ndarray) -> None:
+        i = self.idesc
+        cells = c.tmem.f32 if i.d_format == "f32" else c.tmem.cells
+        view = tl.d_view(cells, self.letter, i.n, self.d)
+        if self.exact or i.d_format != "f32" or self.scales is not None:
+            self._exact(c, view, a, b)
+            return
+        if i.negate_a:
+            a = -a
+        if i.negate_b:
+            b = -b
+        product = a @ b.T
+        if self.enable:
+            view += product.reshape(view.shape)
+        else:
+            view[...] = product.reshape(view.shape)
+
+    def _accumulate_banks(self, c: Cta, banks: list[np.ndarray], b: np.ndarray) -> None:
+        """A in tensor memory of a folded layout: bank j feeds column part j of D."""
+        i = self.idesc
+        view = tl.d_view(c.tmem.f32, self.letter, i.n, self.d)
+        part = i.n // len(banks)
+        product = np.concatenate([a @ b[j * part : (j + 1) * part].T for j, a in enumerate(banks)], axis=1)
+        if self.enable:
+            view += product.reshape(view.shape)
+        else:
+            view[...] = product.reshape(view.shape)
+
+    def _exact(self, c: Cta, view: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+        from emulator.numerics import tensor_core
+
+        tensor_core.accumulate(self, c, view, a, b)
+
+
+def _issue_mma(mods: Mods, t: Threads, d: Any, a: Any, b_desc: Any, idesc: Any, disable: tuple[Any, ...], enable: Any, *, a_in_tmem: bool, scales: tuple[Any, Any] | None = None, collector: Any = None) -> None:
+    group = _group(mods)
+    kind = next(_kind(tok) for tok in mods.tokens if tok.startswith("kind::"))
+    for row in t.rows(d, a, b_desc, idesc, enable, *(scales or ())):
+        d_i, a_i, b_i, idesc_i, enable_i, *scale_i = row
+        m = Mma()
+        m.kind, m.group, m.ctas = kind, group, _pair(t, group)
+        m.idesc = InstrDescriptor.decode(int(idesc_i), kind)  # type: ignore[arg-type]
+        m.ws = "ws" in mods
+        m.enable = bool(enable_i)
+        m.exact = t.cta.machine.numerics == "exact"
+        m.d = int(d_i)
+        for token in mods.tokens:
+            if token.startswith("scale_vec::"):
+                m.scale_vec = int(token[11])
+            elif token.startswith("block"):
+                m.scale_vec = m.scale_vec or {"block16": 4, "block32": 2 if kind.startswith("mxf4") else 1}.get(token, 0)
+        problems = m.idesc.problems(group, m.ws, m.scale_vec or None)
+        if problems:
+            raise DeviceFault("tcgen05.bad-instruction-descriptor", "tcgen05.mma: " + "; ".join(problems), "check the shape, the element types and the cta_group of the MMA", site=t.site)
+        m.letter = tl.datapath(m.idesc.m, group, m.ws, m.idesc.sparse)
+        m.b_desc = SmemDescriptor.decode(int(b_i))
+        problems = tl.d_problems(m.letter, m.idesc.n, m.d)
+        bits = m.idesc
+        if a_in_tmem:
+            m.a_tmem = int(a_i)
+        else:
+            m.a_desc = SmemDescriptor.decode(int(a_i))
+            problems += ["A: " + p for p in sd.problems(m.a_desc, m.rows(), bits.k, bits.a_operand, bits.a_major)]
+        problems += ["B: " + p for p in sd.problems(m.b_desc, bits.n // group, bits.k, bits.b_operand, bits.b_major)]
+        if problems:
+            raise DeviceFault("tcgen05.bad-descriptor", "tcgen05.mma: " + "; ".join(problems), "check layout, swizzle mode and offset of the operand tiles", site=t.site)
+        if any(int(lanes.pick(x, 0)) for x in disable):
+            raise UnsupportedInstruction("tcgen05.mma", t.cta.machine.location(t.site), "with a disable-output-lane mask")
+        if scale_i:
+            m.scales = (int(scale_i[0]), int(scale_i[1]))
+        _check_mma(t, m)
+        machine = t.cta.machine
+        machine.count("flops.tcgen05.mma", 2 * m.idesc.m * m.idesc.n * m.idesc.k)
+        machine.count("mma.executed")
+        warp = t.cta.rank * t.cta.num_warps + t.warps[0]
+        machine.issue((t.cta.cluster, "mma", t.cta.rank, warp), m.complete, "tcgen05.mma", t.site)
+
+
+def _operand_region(desc: SmemDescriptor, rows: int, k: int, operand: Any, major: str) -> Any:
+    return _region_cache(desc.start % 1024, desc.lbo, desc.sbo, desc.encode(), rows, k, operand.smem_bits, major)
+
+
+@lru_cache(maxsize=1024)
+def _region_cache(_low: int, _lbo: int, _sbo: int, encoded: int, rows: int, k: int, bits: int, major: str) -> Any:
+    desc = SmemDescriptor.decode(encoded)
+    addresses = np.sort(sd.chunk_addresses(desc, rows, k, bits, major))  # type: ignore[arg-type]
+    return hbm.Chunks(addresses, 16), int(addresses[0]), int(addresses[-1]) + 16
+
+
+def _check_mma(t: Threads, m: Mma) -> None:
+    """Bounds of the operands, allocation of D, and the race detector."""
+    i = m.idesc
+    reads = []
+    for c in m.ctas:
+        if m.a_desc is not None:
+            reads.append((c, _operand_region(m.a_desc, m.rows(), i.k, i.a_operand, i.a_major), "A"))
+        reads.append((c, _operand_region(m.b_desc, i.n // m.group, i.k, i.b_operand, i.b_major), "B"))
+        columns = tl.d_columns(m.letter, i.n)
+        _check_tmem(t, c, m.d & 0xFFFF, columns, "tcgen05.mma writes its accumulator to a part")
+    for c, (_, lo, hi), name in reads:
+        if lo < POOL_BASE or hi > POOL_BASE + c.dyn_bytes:
+            try:
+                c.check_shared(lo, hi, f"tcgen05.mma operand {name}: read")
+            except DeviceFault as fault:
+                fault.site = t.site
+                raise
+    hb = t.cta.cluster.hb
+    if hb is None:
+        return
+    warp = t.cta.rank * t.cta.num_warps + t.warps[0]
+    tmem_reads = []
+    columns = tl.d_columns(m.letter, i.n)
+    layout = "F" if m.letter in ("C", "F") else None
+    for c in m.ctas:
+        if m.a_tmem is not None:
+            tmem_reads.append((c.rank, _tmem_block(m.a_tmem & 0xFFFF, tl.a_columns(i.k, i.a_operand), None)))
+        if m.scales is not None:
+            tmem_reads.append((c.rank, _tmem_block(m.scales[0] & 0xFFFF, tl.scale_columns(m.rows()), None)))
+            tmem_reads.append((c.rank, _tmem_block(m.scales[1] & 0xFFFF, tl.scale_columns(i.n), None)))
+    writes = [(c.rank, _tmem_block(m.d & 0xFFFF, columns, layout)) for c in m.ctas]
+    hb.mma(
+        warp, t.rd_site, smem_reads=[(c.rank, region) for c, (region, _, _), _ in reads], tmem_reads=tmem_reads, tmem_writes=writes, accumulate=m.enable,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _tmem_block(column: int, columns: int, layout: str | None) -> Any:
+    return hbm.TmemBlock(column, columns, layout=layout) if layout else hbm.TmemBlock(column, columns)
+
+
+@instruction("ptx.tcgen05_mma_ss", counter="tcgen05.mma")
+def tcgen05_mma_ss(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, disable: Any, enable: Any, *extra: Any) -> None:
+    """D = A B^T (+ D), A and B in shared memory; every active thread that reaches it issues one MMA."""
+    _issue_mma(mods, t, d, a, b, idesc, disable if isinstance(disable, (tuple, np.ndarray)) else (disable,), enable, a_in_tmem=False)
+
+
+@instruction("ptx.tcgen05_mma_ts", counter="tcgen05.mma")
+def tcgen05_mma_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, disable: Any, enable: Any, *extra: Any) -> None:
+    """D = A B^T (+ D), A in tensor memory."""
+    _issue_mma(mods, t, d, a, b, idesc, disable if isinstance(disable, (tuple, np.ndarray)) else (disable,), enable, a_in_tmem=True)
+
+
+@instruction("ptx.tcgen05_mma_block_scale_ss", counter="tcgen05.mma")
+def tcgen05_mma_block_scale_ss(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, sfa: Any, sfb: Any, enable: Any, *extra: Any) -> None:
+    """Block-scaled MMA, A and B in shared memory, scale factors in tensor memory."""
+    _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=False, scales=(sfa, sfb))
+
+
+@instruction("ptx.tcgen05_mma_block_scale_ts", counter="tcgen05.mma")
+def tcgen05_mma_block_scale_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, sfa: Any, sfb: Any, enable: Any, *extra: Any) -> None:
+    _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=True, scales=(sfa, sfb))
+
+
+# ---------------------------------------------------------------------------------------------- commit, wait, ld, st, cp
+
+
+def _commit(mods: Mods, t: Threads, address: Any, mask: Any = None) -> None:
+    machine = t.cta.machine
+    cluster = t.cta.cluster
+    for addr, bits in t.rows(address, 0 if mask is None else mask):
+        if mask is None:
+            bars = [cluster.barrier_at(addr, "tcgen05.commit")]
+        else:
+            offset = addr & OFFSET_MASK
+            bars = [cluster.barrier_at((rank << 24) | offset, "tcgen05.commit") for rank in range(len(cluster.ctas)) if bits >> rank & 1]
+        warp = t.cta.rank * t.cta.num_warps + t.warps[0]
+        if cluster.hb is not None:
+            cluster.hb.tcgen05_commit(warp, [b.hb for b in bars], t.rd_site)
+        site, w = t.site, t.warps[0]
+
+        def complete(bars: list[Any] = bars, site: int = site, w: int = w) -> None:
+            for bar in bars:
+                update(machine, bar, 1, 0, site, w)
+
+        machine.issue((cluster, "mma", t.cta.rank, warp), complete, "tcgen05.commit", t.site)
+
+
+@instruction("ptx.tcgen05_commit", counter="tcgen05.commit")
+def tcgen05_commit(mods: Mods, t: Threads, address: Any) -> None:
+    """Arrive once at the mbarrier when all earlier asynchronous tcgen05 operations of this thread are complete."""
+    _commit(mods, t, address)
+
+
+@instruction("ptx.tcgen05_commit_multicast", counter="tcgen05.commit")
+def tcgen05_commit_multicast(mods: Mods, t: Threads, address: Any, mask: Any) -> None:
+    """The same at one mbarrier offset in every CTA of the mask."""
+    _commit(mods, t, address, mask)
+
+
+def _shape(mods: Mods) -> tuple[str, int]:
+    shape = next(tok for tok in mods.tokens if tok in ("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"))
+    return shape, int(next(tok for tok in mods.tokens if tok.startswith("x") and tok[1:].isdigit())[1:])
+
+
+def _bases(t: Threads, address: Any, shape: str, num: int, split: int, packed: bool, what: str) -> list[tuple[list[int], int, tuple[int, ...]]]:
+    """Groups of strand-warp positions that name one column: (positions, column, first TMEM lanes)."""
+    if t.mask is not None:
+        per_warp = t.mask.reshape(-1, 32)
+        if bool((per_warp.any(axis=1) != per_warp.all(axis=1)).any()):
+            raise DeviceFault("tcgen05.divergent", f"{what} is executed by only part of a warp", "all 32 threads of the warp must execute it together (.sync.aligned)", site=t.site)
+    groups: dict[int, tuple[list[int], list[int]]] = {}
+    position = {w: k for k, w in enumerate(t.warps)}
+    for w, addr in t.per_warp(address):
+        addr = int(addr)
+        problems = tl.ld_st_problems(shape, num, addr, w, split, packed)
+        if problems:
+            code = "tmem.wrong-lanes" if "lanes" in problems[0] or "lane" in problems[0] else "tmem.out-of-bounds"
+            raise DeviceFault(code, f"{what}: {problems[0]}", "a warp reaches the quarter 32 * (warp % 4) of the lanes; let the warp with that rank read those rows", site=t.site)
+        entry = groups.setdefault(addr & 0xFFFF, ([], []))
+        entry[0].append(position[w])
+        entry[1].append(tl.warp_base(addr, w))
+    return [(pos, column, tuple(bases)) for column, (pos, bases) in groups.items()]
+
+
+def _hb_ldst(t: Threads, column: int, columns: int, positions: list[int], shape: str, bases: tuple[int, ...], store: bool) -> None:
+    hb = t.cta.cluster.hb
+    if hb is None:
+        return
+    first = t.cta.rank * t.cta.num_warps
+    fn = hb.tcgen05_st if store else hb.tcgen05_ld
+    warps = [t.warps[p] for p in positions]
+    if shape == "32x32b" and warps == list(range(warps[0], warps[0] + len(warps))):
+        fn(hb.lanes(first + warps[0], len(warps)), t.cta.rank, column, columns, t.rd_site)
+        return
+    n_lanes = 32 if shape == "32x32b" else 16
+    for w, base in zip(warps, bases, strict=True):
+        fn(hb.lanes(first + w, 1), t.cta.rank, column, columns, t.rd_site, lane0=base, n_lanes=n_lanes)
+
+
+@instruction("ptx.tcgen05_ld", "ptx.tcgen05_ld_split", collective=True, counter="tcgen05.ld")
+def tcgen05_ld(mods: Mods, t: Threads, address: Any, split: Any = 0) -> np.ndarray:
+    """Load TMEM cells into registers: ``uint32[registers, L]``; valid after ``tcgen05.wait::ld``."""
+    shape, num = _shape(mods)
+    packed = "pack::16b" in mods
+    split = int(split or 0)
+    groups = _bases(t, address, shape, num, split, packed, "tcgen05.ld")
+    columns = tl.ld_st_columns(shape, num, split, packed)
+    out = None
+    for positions, column, bases in groups:
+        _check_tmem(t, t.cta, column, columns, "tcgen05.ld")
+        _hb_ldst(t, column, columns, positions, shape, bases, False)
+        block = tl.ld(t.cta.tmem.cells, shape, num, column, bases, split, packed)
+        t.cta.machine.count("bytes.tmem.load", block.nbytes)
+        if len(groups) == 1 and len(positions) == len(t.warps):
+            return block
+        if out is None:
+            out = np.full((len(block), t.count), 0xFFFFFFFF, dtype=np.uint32)
+        for j, p in enumerate(positions):
+            out[:, 32 * p : 32 * p + 32] = block[:, 32 * j : 32 * j + 32]
+    assert out is not None
+    return out
+
+
+@instruction("ptx.tcgen05_st", "ptx.tcgen05_st_split", collective=True, counter="tcgen05.st")
+def tcgen05_st(mods: Mods, t: Threads, address: Any, *operands: Any) -> None:
+    """Store registers into TMEM cells; complete after ``tcgen05.wait::st``."""
+    group = operands[-1]
+    split = int(operands[0]) if len(operands) > 1 else 0
+    shape, num = _shape(mods)
+    packed = "unpack::16b" in mods
+    block = block_of(t, group, np.dtype(np.uint32))
+    columns = tl.ld_st_columns(shape, num, split, packed)
+    for positions, column, bases in _bases(t, address, shape, num, split, packed, "tcgen05.st"):
+        _check_tmem(t, t.cta, column, columns, "tcgen05.st")
+        _hb_ldst(t, column, columns, positions, shape, bases, True)
+        part = block
+        if len(positions) != len(t.warps):
+            part = np.concatenate([block[:, 32 * p : 32 * p + 32] for p in positions], axis=1)
+        tl.st(t.cta.tmem.cells, np.ascontiguousarray(part), shape, num, column, bases, split, packed)
+        t.cta.machine.count("bytes.tmem.store", part.nbytes)
+    t.cta.machine.progress += 1
+
+
+@instruction("ptx.tcgen05_wait", collective=True, counter=None)
+def tcgen05_wait(mods: Mods, t: Threads) -> None:
+    """``tcgen05.wait::ld`` / ``::st``: this thread's own loads or stores of TMEM are complete."""
+    load = "wait::ld" in mods
+    t.count_op("tcgen05.wait::ld" if load else "tcgen05.wait::st")
+    hb = t.cta.cluster.hb
+    if hb is not None:
+        (hb.tcgen05_wait_ld if load else hb.tcgen05_wait_st)(t.hb_warps())
+
+
+@instruction("ptx.tcgen05_cp", counter="tcgen05.cp")
+def tcgen05_cp(mods: Mods, t: Threads, address: Any, desc: Any) -> None:
+    """Copy shared memory to tensor memory, in the MMA queue of the issuing thread."""
+    group = _group(mods)
+    shape = next(tok for tok in mods.tokens if tok.endswith("b") and "x" in tok)
+    multicast = next((tok for tok in mods.tokens if tok.startswith("warpx")), "")
+    if any(tok in ("b8x16", "b6x16_p32", "b4x16_p64") or tok.startswith(("b6x", "b4x")) for tok in mods.tokens):
+        raise UnsupportedInstruction("tcgen05.cp", t.cta.machine.location(t.site), "with decompression")
+    cluster, machine = t.cta.cluster, t.cta.machine
+    rows, row_bytes = tl.cp_size(shape, multicast)
+    for addr, d in t.rows(address, desc):
+        descriptor = SmemDescriptor.decode(int(d))
+        ctas = _pair(t, group)
+        problems = tl.cp_problems(shape, multicast, int(addr))
+        if problems:
+            raise DeviceFault("tcgen05.bad-cp", "tcgen05.cp: " + "; ".join(problems), "check the TMEM address and the shape", site=t.site)
+        warp = t.cta.rank * t.cta.num_warps + t.warps[0]
+        columns = max(1, row_bytes // 4)
+        for c in ctas:
+            _check_tmem(t, c, int(addr) & 0xFFFF, columns, "tcgen05.cp")
+        if cluster.hb is not None:
+            region, _, _ = _region_cache(0, 0, 0, descriptor.encode(), rows, row_bytes, 8, "K")
+            cluster.hb.mma(
+                warp, t.rd_site, smem_reads=[(c.rank, region) for c in ctas],
+                tmem_writes=[(c.rank, _tmem_block(int(addr) & 0xFFFF, columns, None)) for c in ctas], accumulate=False, what="tcgen05.cp",
+            )  # fmt: skip
+
+        def complete(ctas: list[Cta] = ctas, descriptor: SmemDescriptor = descriptor, addr: int = int(addr)) -> None:
+            for c in ctas:
+                tl.cp(c.tmem.cells, c.smem, descriptor, shape, multicast, addr)
+
+        machine.issue((cluster, "mma", t.cta.rank, warp), complete, "tcgen05.cp", t.site)
+
+
+@instruction("cuda.get_tmem_addr")
+def get_tmem_addr(mods: Mods, t: Threads, base: Any, row: Any, column: Any) -> Any:
+    """TMEM address arithmetic: lane and column halves are added modulo 2**16 each."""
+    lane = ((base >> 16) + row) & 0xFFFF
+    return (lane << 16) | ((base + column) & 0xFFFF)

@@ -1,0 +1,234 @@
+"""The public entry points: compile a kernel once, run it on arrays, get a :class:`Run`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from emulator import instructions
+from emulator.checks.findings import Finding, FindingLog
+from emulator.errors import DeviceFault, LaunchError
+from emulator.host import Host, Launch
+from emulator.lowering import Lowered, lower
+from emulator.machine.address import SMEM_LIMIT
+from emulator.machine.memory import GlobalMemory
+from emulator.scheduler import Machine, NeedsFinerStrands
+from emulator.translate import Program, translate
+
+instructions.load_all()
+
+SCHEDULES = ("late", "eager", "random")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one emulated launch did.
+
+    Attributes:
+        findings: what is wrong or suspicious, worst first.
+        counters: executed warp-level instructions by PTX name, bytes per path, floating-point operations.
+        seconds: wall time of the emulation.
+        arch: the architecture that was emulated.
+        schedule, seed: reproduce this run.
+    """
+
+    findings: tuple[Finding, ...]
+    counters: dict[str, int]
+    seconds: float
+    arch: str
+    schedule: str
+    seed: int
+
+    @property
+    def ok(self) -> bool:
+        """No finding of strength error or race."""
+        return all(f.strength == "lint" for f in self.findings)
+
+
+@dataclass
+class Kernel:
+    """A lowered and translated kernel, ready to run any number of times."""
+
+    lowered: Lowered
+    programs: dict[str, Program]
+    arch: str
+    last_launches: list[Launch] = field(default_factory=list)
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """Threads per CTA, grid, cluster and dynamic shared memory (bytes), from the host function's constants."""
+        launch = self.last_launches[0] if self.last_launches else self._static_launch()
+        if launch is None:
+            return {}
+        program = self.programs[launch.kernel]
+        return {
+            "kernel": self.lowered.name,
+            "threads_per_cta": launch.block,
+            "grid": launch.grid,
+            "cluster": launch.cluster,
+            "smem_bytes": launch.smem_bytes + program.static_smem,
+        }
+
+    def _static_launch(self) -> Launch | None:
+        from emulator.lowering import walk
+
+        for node in walk(self.lowered.host.body):
+            if type(node).__name__ == "Call" and str(getattr(node.op, "name", "")).endswith("call_ffi_kernel"):
+                probe = Host(self.lowered, [], GlobalMemory())
+                try:
+                    params = [str(p) for p in node.attrs.launch_params]
+                    probe.argument = lambda e: None  # type: ignore[method-assign]
+                    del params
+                    probe.launch(node)
+                except Exception:  # symbolic extents: only known at the launch
+                    return None
+                return probe.launches[0]
+        return None
+
+    def run(
+        self,
+        *tensors: Any,
+        seed: int = 0,
+        schedule: str = "late",
+        check: bool = True,
+        numerics: str = "fast",
+        fine: bool = False,
+    ) -> Run:
+        """Run the kernel on NumPy arrays, writing outputs in place as the compiled module would.
+
+        Args:
+            tensors: C-contiguous arrays (bfloat16 and fp8 as ``ml_dtypes``) and Python scalars, in parameter order.
+            seed: seed of the random schedule.
+            schedule: ``late``, ``eager`` or ``random``.
+            check: race detection (about twice the time).
+            numerics: ``fast`` (float32 BLAS) or ``exact`` (the tensor core's alignment and truncation).
+            fine: one strand per warp from the start (slower; more interleavings under ``random``).
+
+        Raises:
+            LaunchError: wrong number, dtype or shape of arguments, or resources that do not fit an SM.
+        """
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
+        arrays = [_as_argument(i, t) for i, t in enumerate(tensors)]
+        start = time.perf_counter()
+        saved: list[Any] | None = None
+        fine_now = fine or schedule == "random"
+        while True:
+            log = FindingLog()
+            counters: dict[str, int] = {}
+            try:
+                self._launch_all(arrays, log, counters, seed, schedule, check, numerics, fine_now)
+                break
+            except NeedsFinerStrands:
+                fine_now = True
+                assert saved is not None or self._backup is not None
+                for a, b in zip(arrays, self._backup, strict=True):
+                    if isinstance(a, np.ndarray):
+                        a[...] = b
+        return Run(log.findings, counters, time.perf_counter() - start, self.arch, schedule, seed)
+
+    _backup: list[Any] = field(default_factory=list)
+
+    def _launch_all(
+        self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool
+    ) -> None:
+        self._backup = [] if fine else [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
+        memory = GlobalMemory()
+        host = Host(self.lowered, arrays, memory)
+        launches = host.run()
+        self.last_launches = launches
+        if not launches:
+            raise LaunchError("the host function launches no kernel")
+        box: list[Machine] = []
+        checker = None
+        if check:
+            from emulator.checks.happens_before import RaceDetector
+
+            program = self.programs[launches[0].kernel]
+            checker = RaceDetector(
+                log, name_of=lambda space, index, byte: box[-1].name_of(space, index, byte), smem_granule=program.smem_access, uninitialised="error"
+            )
+            for segment in memory.segments:
+                checker.add_global(segment.nbytes, _granule(segment.array), name=segment.name, written=True)
+        for k, launch in enumerate(launches):
+            program = self.programs[launch.kernel]
+            _check_launch(launch, program)
+            if checker is not None and k:
+                checker.next_kernel()
+            machine = Machine(
+                program, launch.grid, launch.cluster, launch.block, launch.smem_bytes, launch.args, memory, log,
+                schedule=schedule, seed=seed, checker=checker, fine=fine, smem_names=self.lowered.smem_names,
+                tmem_names=self.lowered.tmem_names, numerics=numerics,
+            )  # fmt: skip
+            box.append(machine)
+            try:
+                machine.run()
+            except DeviceFault as fault:
+                self._report_fault(machine, log, fault)
+            for name, n in machine.counters.items():
+                counters[name] = counters.get(name, 0) + n
+
+    @staticmethod
+    def _report_fault(machine: Machine, log: FindingLog, fault: DeviceFault) -> None:
+        site = fault.site
+        running = machine.running
+        if site < 0 and running is not None:
+            site = machine.site_of(running)
+        location = machine.location(site) if site >= 0 else None
+        log.add(
+            Finding(
+                fault.code, "error", fault.message, fault.fix, (location,) if location else (),
+                (str(fault.context["name"]),) if "name" in fault.context else (),
+                running.cta.linear if running is not None else None,
+                tuple(running.threads.warps) if running is not None else (), (), {"stops_kernel": True},
+            )
+        )  # fmt: skip
+
+
+def _granule(array: np.ndarray) -> int:
+    size = array.dtype.itemsize
+    return size if size in (1, 2, 4, 8, 16) else 1
+
+
+def _as_argument(index: int, value: Any) -> Any:
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return value
+    if not isinstance(value, np.ndarray):
+        raise LaunchError(f"argument {index} must be a NumPy array, not {type(value).__name__}")
+    if not value.flags["C_CONTIGUOUS"]:
+        raise LaunchError(f"argument {index} must be C-contiguous")
+    return value
+
+
+def _check_launch(launch: Launch, program: Program) -> None:
+    smem = launch.smem_bytes + program.static_smem
+    if smem > SMEM_LIMIT:
+        raise LaunchError(f"the kernel asks for {smem} bytes of shared memory per CTA; an SM gives at most {SMEM_LIMIT} (227 KiB)")
+    if launch.block > 1024 or launch.block < 1:
+        raise LaunchError(f"the kernel asks for {launch.block} threads per CTA; the limit is 1024")
+    ctas = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
+    if ctas > 16:
+        raise LaunchError(f"a cluster of {ctas} CTAs is too large; the limit is 16 (8 portable)")
+    for g, c, axis in zip(launch.grid, launch.cluster, "xyz", strict=True):
+        if g % c:
+            raise LaunchError(f"the grid has {g} CTAs in {axis}, which is not a multiple of the cluster's {c}")
+
+
+def compile(prim_func: Any, arch: str = "sm_100a") -> Kernel:  # noqa: A001 - the public name
+    """Lower and translate a kernel.
+
+    Raises:
+        LoweringError: TVM rejects it. UnsupportedInstruction: the emulator does not know one of its operations.
+    """
+    lowered = lower(prim_func, arch)
+    return Kernel(lowered, {name: translate(lowered, name) for name in lowered.devices}, arch)
+
+
+def run(
+    prim_func: Any, *tensors: Any, arch: str = "sm_100a", seed: int = 0, schedule: str = "late", check: bool = True, numerics: str = "fast"
+) -> Run:
+    """Compile and run; see :meth:`Kernel.run`."""
+    return compile(prim_func, arch).run(*tensors, seed=seed, schedule=schedule, check=check, numerics=numerics)

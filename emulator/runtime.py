@@ -1,0 +1,427 @@
+"""What a generated warp program can call: lane arithmetic, memory accesses, elections and local arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from emulator import lanes
+from emulator.errors import DeviceFault
+from emulator.lanes import np_dtype
+from emulator.machine.address import OFFSET_MASK, POOL_BASE, SHARED_TAG
+from emulator.machine.memory import from_lanes, to_lanes
+from emulator.numerics import special
+from emulator.scheduler import Wait
+from emulator.threads import Threads
+
+ndarray = np.ndarray
+_DTYPES = {d: np_dtype(d) for d in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "handle", "uint128")}
+POISON_FLOAT = {"float16": np.float16("nan"), "float32": np.float32("nan"), "float64": np.float64("nan")}
+
+
+# ---------------------------------------------------------------------------------------------- local arrays
+
+
+class _Local:
+    """Storage of one per-thread array: ``uint8[words, lanes, word]``, poisoned."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, count: int, words: int, word: int) -> None:
+        self.raw = np.full((words, count, word), 0xFF, dtype=np.uint8)
+
+    def view(self, dtype: str) -> ndarray:
+        """``dtype[words, lanes, word / itemsize]``."""
+        return self.raw.view(_DTYPES[dtype])
+
+
+def new_local(count: int, words: int, word: int) -> _Local:
+    return _Local(count, words, word)
+
+
+class LocalPointer:
+    """``&local[i]``: a byte offset into a per-thread array, for device functions that take pointers to registers."""
+
+    __slots__ = ("raw", "offset", "lane", "mask")
+
+    def __init__(self, local: _Local, offset: Any, lane: int | None, mask: Any) -> None:
+        self.raw = local.raw
+        self.offset = offset
+        self.lane = lane
+        self.mask = mask
+
+    def _where(self, nbytes: int) -> ndarray:
+        """View of ``nbytes`` bytes as ``uint8[words, lanes, word]`` (offset aligned to the word or inside one word)."""
+        word = self.raw.shape[2]
+        first, inner = divmod(int(self.offset), word)
+        if inner + nbytes <= word:
+            return self.raw[first : first + 1, :, inner : inner + nbytes]
+        if inner:
+            raise DeviceFault("local.misaligned", "a pointer to registers crosses a word", "")
+        return self.raw[first : first + (nbytes + word - 1) // word]
+
+    def read(self, dtype: str, count: int) -> ndarray:
+        """``dtype[count, lanes]`` (``dtype[count]`` in single-lane code)."""
+        np_type = _DTYPES[dtype]
+        block = self._where(count * np_type.itemsize)
+        if self.lane is not None:
+            return np.ascontiguousarray(block[:, self.lane]).view(np_type).reshape(-1)[:count]
+        block = np.ascontiguousarray(block).view(np_type)  # words, lanes, per
+        return block.transpose(0, 2, 1).reshape(-1, block.shape[1])[:count]
+
+    def write(self, dtype: str, values: ndarray) -> None:
+        """Store ``dtype[count, lanes]`` (``dtype[count]`` in single-lane code)."""
+        np_type = _DTYPES[dtype]
+        values = np.ascontiguousarray(values, dtype=np_type)
+        target = self._where(values.shape[0] * np_type.itemsize)
+        words, _, word = target.shape
+        per = word // np_type.itemsize
+        if self.lane is not None:
+            target[:, self.lane] = values.reshape(words, per).view(np.uint8).reshape(words, word)
+            return
+        data = np.ascontiguousarray(values.reshape(words, per, -1).transpose(0, 2, 1)).view(np.uint8)
+        if self.mask is None:
+            target[...] = data
+        else:
+            target[:, self.mask] = data[:, self.mask]
+
+
+def local_get(view: ndarray, per: int, index: Any) -> Any:
+    """Element ``index`` (a scalar or one per lane) of a local array in every lane."""
+    if isinstance(index, ndarray):
+        return view[index // per, np.arange(view.shape[1]), index % per]
+    return view[index // per, :, index % per]
+
+
+def local_set(view: ndarray, per: int, index: Any, value: Any, mask: Any) -> None:
+    """Assign element ``index`` (a scalar or one per lane) of a local array in the lanes of ``mask``."""
+    if isinstance(index, ndarray):
+        lanes_ = np.arange(view.shape[1])
+        if mask is not None:
+            lanes_, index = lanes_[mask], index[mask]
+            value = value[mask] if isinstance(value, ndarray) and value.ndim else value
+        view[index // per, lanes_, index % per] = value
+        return
+    target = view[index // per, :, index % per]
+    if mask is None:
+        target[...] = value
+    else:
+        np.copyto(target, value, where=mask)
+
+
+def storable(value: Any, dtype: str) -> Any:
+    """An integer lane value ready to be stored in a local array."""
+    return from_lanes(value, _DTYPES[dtype])
+
+
+def as_value(raw: Any) -> Any:
+    """A row of an instruction's uint32 result block in lane representation."""
+    if isinstance(raw, ndarray):
+        if raw.ndim and raw.dtype.kind in "iu" and raw.dtype != np.uint64:
+            return raw.astype(np.int64)
+        return raw if raw.ndim else raw.item()
+    return raw.item() if isinstance(raw, np.integer) else raw
+
+
+def copy(x: Any) -> Any:
+    return x.copy() if isinstance(x, ndarray) else x
+
+
+def as_index(x: Any) -> Any:
+    return x
+
+
+# ---------------------------------------------------------------------------------------------- lanes of a warp
+
+
+def elect(t: Threads) -> Any:
+    """``elect.sync``: 1 in the lowest active lane of every warp (PTX leaves the choice open; hardware takes this one)."""
+    if t.mask is None:
+        out = np.zeros(t.count, dtype=np.int64)
+        out[::32] = 1
+        return out
+    out = np.zeros(t.count, dtype=np.int64)
+    for k in range(t.count // 32):
+        hits = np.flatnonzero(t.mask[32 * k : 32 * k + 32])
+        if len(hits):
+            out[32 * k + int(hits[0])] = 1
+    return out
+
+
+def warp_broadcast(value: Any, lane: Any) -> Any:
+    """``shfl.idx`` from one lane: a scalar when every warp gets the same value."""
+    if not isinstance(value, ndarray):
+        return value
+    per_warp = value.reshape(-1, 32)[:, int(lane)]
+    if len(per_warp) == 1:
+        return per_warp[0].item() if value.dtype.kind in "iub" else per_warp[0]
+    if (per_warp == per_warp[0]).all():
+        return per_warp[0].item() if value.dtype.kind in "iub" else per_warp[0]
+    return np.repeat(per_warp, 32)
+
+
+class Spin(Wait):
+    """A loop that polls memory: it may continue when anything at all has happened since."""
+
+    __slots__ = ("machine", "seen", "site")
+    kind = "spin"
+
+    def __init__(self, t: Threads) -> None:
+        self.machine = t.cta.machine
+        self.seen = self.machine.progress
+        self.site = t.site
+
+    def ready(self) -> bool:
+        return self.machine.progress != self.seen
+
+
+def spin(t: Threads) -> Spin:
+    return Spin(t)
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+
+def _active(t: Threads, address: Any) -> Any:
+    """Addresses of the active lanes, or the one uniform address."""
+    if isinstance(address, ndarray) and address.ndim:
+        return address if t.mask is None else address[t.mask]
+    return address
+
+
+def _spread(t: Threads, address: Any, raw: Any) -> Any:
+    """Values of the active lanes as a vector of all lanes (inactive lanes 0)."""
+    if t.mask is None or not (isinstance(address, ndarray) and address.ndim):
+        return raw
+    out = np.zeros((t.count, *raw.shape[1:]), dtype=raw.dtype)
+    out[t.mask] = raw
+    return out
+
+
+def _nothing_active(t: Threads) -> bool:
+    return t.mask is not None and not t.mask.any()
+
+
+def shared_offsets(t: Threads, address: Any, size: int, what: str) -> Any:
+    """Window offsets of own-CTA shared addresses, checked against the allocation and the alignment."""
+    if isinstance(address, ndarray):
+        lo, hi = int(address.min()), int(address.max())
+        bad = size > 1 and bool((address & (size - 1)).any())
+    else:
+        lo = hi = int(address)
+        bad = size > 1 and bool(lo & (size - 1))
+    t.cta.check_shared(lo, hi + size, what)
+    if bad:
+        raise DeviceFault("smem.misaligned", f"{what} of {size} bytes at a shared address that is not a multiple of {size}", f"{size}-byte accesses need {size}-byte aligned addresses", site=t.site)
+    return address
+
+
+def ld_shared(t: Threads, dtype: str, address: Any) -> Any:
+    """Load one element per active lane from the own CTA's shared memory (window offsets)."""
+    if _nothing_active(t):
+        return np.zeros(t.count, dtype=np.int64)
+    np_type = _DTYPES[dtype]
+    size = np_type.itemsize
+    active = shared_offsets(t, _active(t, address), size, "load")
+    t.count_op("ld.shared")
+    hb = t.cta.cluster.hb
+    if hb is not None:
+        hb.smem_read(t.hb_lanes(), t.cta.rank, active, size, t.rd_site)
+    raw = t.cta.view(np_type)[active // size]
+    return to_lanes(_spread(t, address, raw), dtype)
+
+
+def st_shared(t: Threads, dtype: str, address: Any, value: Any) -> None:
+    """Store one element per active lane to the own CTA's shared memory."""
+    if _nothing_active(t):
+        return
+    np_type = _DTYPES[dtype]
+    size = np_type.itemsize
+    active = shared_offsets(t, _active(t, address), size, "store")
+    t.count_op("st.shared")
+    hb = t.cta.cluster.hb
+    if hb is not None:
+        hb.smem_write(t.hb_lanes(), t.cta.rank, active, size, t.rd_site)
+    t.cta.view(np_type)[active // size] = from_lanes(t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type)
+    t.cta.machine.progress += 1
+
+
+def pick_last(t: Threads, value: Any) -> Any:
+    """All active lanes store to one address: one of them wins (hardware leaves open which; we take the last)."""
+    if isinstance(value, ndarray) and value.ndim:
+        return value[-1] if t.mask is None else value[np.flatnonzero(t.mask)[-1]]
+    return value
+
+
+def remote(t: Threads, address: Any) -> Any:
+    """(CTA, window offsets) of a shared address with a CTA rank; the rank must be the same in all lanes."""
+    if isinstance(address, ndarray):
+        ranks = (address & 0xFFFFFFFF) >> 24
+        cta, _ = t.cta.cluster.resolve(int(address[0]), "access")
+        if bool((ranks != cta.rank).any()):
+            raise DeviceFault("smem.mixed-ranks", "lanes of one instruction access the shared memory of different CTAs", "the emulator needs one CTA rank per instruction", site=t.site)
+        return cta, address & OFFSET_MASK
+    return t.cta.cluster.resolve(int(address), "access")
+
+
+def access(t: Threads, np_type: np.dtype, pointer: Any, space: str, write: bool, atomic: bool = False) -> tuple[ndarray, Any, Any]:
+    """Resolve a pointer for active lanes: (typed view of the memory, element indices, addresses).
+
+    ``space`` is ``shared``, ``global`` or ``generic``; checks bounds and alignment and tells the race detector.
+    """
+    active = _active(t, pointer)
+    first = int(active.flat[0]) if isinstance(active, ndarray) else int(active)
+    is_shared = space == "shared" or (space == "generic" and (first & SHARED_TAG or first < (1 << 32)))
+    size = np_type.itemsize
+    hb = t.cta.cluster.hb
+    what = "store" if write else "load"
+    if is_shared:
+        cta, offsets = remote(t, active)
+        if cta is t.cta:
+            shared_offsets(t, offsets, size, what)
+        else:
+            lo = int(offsets.min()) if isinstance(offsets, ndarray) else int(offsets)
+            hi = int(offsets.max()) if isinstance(offsets, ndarray) else int(offsets)
+            cta.check_shared(lo, hi + size, what)
+        if hb is not None:
+            (hb.smem_write if write else hb.smem_read)(t.hb_lanes(), cta.rank, offsets, size, t.rd_site)
+        return cta.view(np_type), offsets // size, offsets
+    segment, offsets = t.cta.machine.memory.locate(active, size, what)
+    if hb is not None:
+        (hb.gmem_write if write else hb.gmem_read)(t.hb_lanes(), segment.index, offsets, size, t.rd_site, atomic=atomic)
+    return segment.view(np_type), offsets // size, offsets
+
+
+def ld_global(t: Threads, dtype: str, pointer: Any) -> Any:
+    """Load one element per active lane through a global pointer."""
+    if _nothing_active(t):
+        return np.zeros(t.count, dtype=np.int64)
+    np_type = _DTYPES[dtype]
+    t.count_op("ld.global")
+    view, index, _ = access(t, np_type, pointer, "global", False)
+    count_bytes(t, "bytes.global.load", np_type.itemsize)
+    return to_lanes(_spread(t, pointer, view[index]), dtype)
+
+
+def st_global(t: Threads, dtype: str, pointer: Any, value: Any) -> None:
+    """Store one element per active lane through a global pointer."""
+    if _nothing_active(t):
+        return
+    np_type = _DTYPES[dtype]
+    t.count_op("st.global")
+    view, index, _ = access(t, np_type, pointer, "global", True)
+    count_bytes(t, "bytes.global.store", np_type.itemsize)
+    view[index] = from_lanes(t.compact(value) if isinstance(index, ndarray) else pick_last(t, value), np_type)
+    t.cta.machine.progress += 1
+
+
+def ld_generic(t: Threads, dtype: str, pointer: Any) -> Any:
+    """Load through a generic pointer (own or another CTA's shared memory, or global)."""
+    if _nothing_active(t):
+        return np.zeros(t.count, dtype=np.int64)
+    np_type = _DTYPES[dtype]
+    view, index, _ = access(t, np_type, pointer, "generic", False)
+    return to_lanes(_spread(t, pointer, view[index]), dtype)
+
+
+def st_generic(t: Threads, dtype: str, pointer: Any, value: Any) -> None:
+    """Store through a generic pointer."""
+    if _nothing_active(t):
+        return
+    np_type = _DTYPES[dtype]
+    view, index, _ = access(t, np_type, pointer, "generic", True)
+    view[index] = from_lanes(t.compact(value) if isinstance(index, ndarray) else pick_last(t, value), np_type)
+    t.cta.machine.progress += 1
+
+
+def count_bytes(t: Threads, name: str, per_lane: int) -> None:
+    counters = t.cta.machine.counters
+    counters[name] = counters.get(name, 0) + per_lane * t.active_count()
+
+
+# ---------------------------------------------------------------------------------------------- arithmetic
+
+
+def u64_op(a: Any, b: Any, op: str) -> Any:
+    """uint64 arithmetic: Python integers mod 2**64, or uint64 vectors."""
+    if isinstance(a, ndarray) or isinstance(b, ndarray):
+        a = a.astype(np.uint64) if isinstance(a, ndarray) else np.uint64(a & lanes.M64)
+        b = b.astype(np.uint64) if isinstance(b, ndarray) else np.uint64(b & lanes.M64)
+        return {"+": np.add, "-": np.subtract, "*": np.multiply, "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[op](a, b)
+    value = {"+": a + b, "-": a - b, "*": a * b, "&": a & b, "|": a | b, "^": a ^ b}[op]
+    return value & lanes.M64
+
+
+def fdiv(a: Any, b: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return a / b
+
+
+def bool_int(x: Any) -> Any:
+    return x.astype(np.int64) if isinstance(x, ndarray) else int(x)
+
+
+def as_bool(x: Any, like: ndarray) -> ndarray:
+    return np.broadcast_to(np.asarray(x) != 0, like.shape)
+
+
+def fmin(a: Any, b: Any) -> Any:
+    return np.fmin(a, b)
+
+
+def fmax(a: Any, b: Any) -> Any:
+    return np.fmax(a, b)
+
+
+def _math(fn: Any) -> Any:
+    def call(x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return fn(x)
+
+    return call
+
+
+def math_fma(a: Any, b: Any, c: Any) -> Any:
+    """Fused multiply-add, one rounding."""
+    if isinstance(a, (np.float16,)) or getattr(a, "dtype", None) == np.float16:
+        return (np.float64(a) * np.float64(b) + np.float64(c)).astype(np.float16)
+    from emulator.numerics import rounding
+
+    return rounding.fma_f32(a, b, c)
+
+
+def _rsqrt(x: Any) -> Any:
+    return (1 / np.sqrt(np.asarray(x, dtype=np.float64))).astype(x.dtype) if hasattr(x, "dtype") else x**-0.5
+
+
+def _sigmoid(x: Any) -> Any:
+    return (1 / (1 + np.exp(-x))).astype(x.dtype)
+
+
+NAMESPACE: dict[str, Any] = {
+    **{k: getattr(lanes, k) for k in dir(lanes) if not k.startswith("_")},
+    **{
+        f.__name__: f
+        for f in (
+            new_local, local_get, local_set, LocalPointer, storable, as_value, copy, as_index, elect, warp_broadcast, spin, ld_shared, st_shared,
+            ld_global, st_global, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, fmin, fmax, math_fma,
+        )
+    },
+    **{
+        f"math_{n}": _math(getattr(np, fn))
+        for n, fn in {
+            "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log10": "log10", "sqrt": "sqrt", "sin": "sin",
+            "cos": "cos", "tan": "tan", "tanh": "tanh", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fabs": "abs",
+            "abs": "abs", "nearbyint": "rint", "round": "rint", "atan": "arctan", "sinh": "sinh", "cosh": "cosh", "log1p": "log1p",
+        }.items()
+    },
+    "math_rsqrt": _math(_rsqrt),
+    "math_sigmoid": _math(_sigmoid),
+    "math_pow": _math(np.power) if False else (lambda a, b: np.power(a, b)),
+    "arange": np.arange,
+    "np": np,
+    "POISON_FLOAT": POISON_FLOAT,
+    "POOL_BASE": POOL_BASE,
+    "special": special,
+}  # fmt: skip

@@ -1,0 +1,434 @@
+"""Who runs next, when asynchronous work completes, and when nothing can ever run again.
+
+Strands (warps in lockstep) run until they block.  Asynchronous operations (TMA, tcgen05.mma, commits ...) wait in
+FIFO chains; one chain is one hardware queue whose operations complete in order.  The completion mode decides when:
+
+``late``    an operation completes only when no strand can run: the longest delay that the program's own waiting allows;
+``eager``   it completes when it is issued;
+``random``  seeded: at every step either a strand runs or some chain's oldest operation completes.
+
+A hang is "no strand can run, nothing is pending, no further CTA can start": never a timer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Generator, Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from emulator.checks.findings import Finding, FindingLog, SourceLocation
+from emulator.errors import DeviceFault
+from emulator.machine.address import POOL_BASE, STATIC_BASE
+from emulator.machine.cta import Cluster, Cta
+from emulator.machine.memory import GlobalMemory
+from emulator.threads import Threads
+
+if TYPE_CHECKING:
+    from emulator.translate import Program
+
+
+class Wait:
+    """Something a strand waits for; ``ready`` says whether it may continue."""
+
+    __slots__ = ("site",)
+    kind = "wait"
+
+    def ready(self) -> bool:
+        raise NotImplementedError  # pragma: no cover - every subclass defines it
+
+
+class NeedsFinerStrands(Exception):
+    """Warps of one strand took different blocking paths: the launch restarts with one strand per warp."""
+
+
+class Strand:
+    """Some warps of a CTA in lockstep and the generator that executes them."""
+
+    __slots__ = ("threads", "generator", "wait", "done", "cta")
+
+    def __init__(self, threads: Threads, generator: Generator[Wait, None, None]) -> None:
+        self.threads = threads
+        self.cta = threads.cta
+        self.generator = generator
+        self.wait: Wait | None = None
+        self.done = False
+
+
+class AsyncOp:
+    """An issued asynchronous operation; ``complete`` performs it."""
+
+    __slots__ = ("chain", "complete", "what", "site")
+
+    def __init__(self, chain: Hashable, complete: Callable[[], None], what: str, site: int) -> None:
+        self.chain = chain
+        self.complete = complete
+        self.what = what
+        self.site = site
+
+
+class Machine:
+    """One kernel launch on the virtual GPU."""
+
+    def __init__(
+        self,
+        program: Program,
+        grid: tuple[int, int, int],
+        cluster_shape: tuple[int, int, int],
+        threads: int,
+        smem_bytes: int,
+        args: tuple[Any, ...],
+        memory: GlobalMemory,
+        log: FindingLog,
+        *,
+        schedule: str = "late",
+        seed: int = 0,
+        checker: Any = None,
+        fine: bool = False,
+        smem_names: list[Any] | None = None,
+        tmem_names: list[Any] | None = None,
+        resident: int = 148,
+        numerics: str = "fast",
+    ) -> None:
+        self.program = program
+        self.grid = grid
+        self.cluster_shape = cluster_shape
+        self.num_warps = (threads + 31) // 32
+        self.num_threads = threads
+        self.smem_bytes = smem_bytes
+        self.static_smem = program.static_smem
+        self.args = args
+        self.memory = memory
+        self.log = log
+        self.schedule = schedule
+        self.rng = random.Random(seed)
+        self.seed = seed
+        self.checker = checker
+        self.fine = fine
+        self.numerics = numerics
+        self.smem_names = smem_names or []
+        self.tmem_names = tmem_names or []
+        self.counters: dict[str, int] = {}
+        self.chains: dict[Hashable, deque[AsyncOp]] = {}
+        self.order: deque[AsyncOp] = deque()
+        self.progress = 0
+        self.live: list[Strand] = []
+        cx, cy, cz = cluster_shape
+        self.cluster_grid = (grid[0] // cx, grid[1] // cy, grid[2] // cz)
+        self.num_clusters = self.cluster_grid[0] * self.cluster_grid[1] * self.cluster_grid[2]
+        self.next_cluster = 0
+        self.cancelled: set[int] = set()
+        self.max_live_clusters = max(1, resident // (cx * cy * cz))
+        self.clusters: list[Cluster] = []
+        self.rd_sites: list[int] = []
+        self.trace: Any = None
+        self.steps = 0
+        self.running: Strand | None = None
+        if checker is not None:
+            unknown = 0
+            for location, _ in program.sites:
+                self.rd_sites.append(checker.site(location) if location is not None else unknown)
+
+    # ------------------------------------------------------------------------------------------ names and reports
+
+    def name_of_shared(self, offset: int) -> str:
+        """The declared buffer that contains a window offset, with the element index when it is not the first."""
+        byte = offset - POOL_BASE
+        if offset >= STATIC_BASE:
+            return f"static shared memory[byte {offset - STATIC_BASE}]"
+        best = None
+        for r in self.smem_names:
+            if r.start <= byte < r.stop and (best is None or r.stop - r.start <= best.stop - best.start):
+                best = r
+        if best is None:
+            return f"shared memory[byte {byte}]"
+        count = 1
+        for s in best.shape:
+            count *= s
+        size = max(1, (best.stop - best.start) // max(1, count))
+        index = (byte - best.start) // size
+        return f"{best.name}[{index}]" if count > 1 and len(best.shape) == 1 else best.name
+
+    def name_of(self, space: str, index: int, byte: int) -> str:
+        """Resolver for the race detector: names in the learner's words."""
+        if space == "smem":
+            return self.name_of_shared(byte)
+        if space == "tmem":
+            column = byte & 0xFFFF
+            for name, first, columns in self.tmem_names:
+                if first is None or first <= column < first + columns:
+                    return name
+            return f"TMEM column {column}"
+        return self.memory.segments[index].name
+
+    def location(self, site: int) -> SourceLocation | None:
+        return self.program.sites[site][0] if 0 <= site < len(self.program.sites) else None
+
+    def rd_site(self, site: int) -> int:
+        return self.rd_sites[site] if 0 <= site < len(self.rd_sites) else 0
+
+    def report(
+        self,
+        code: str,
+        strength: str,
+        message: str,
+        fix: str,
+        t: Threads | None = None,
+        *,
+        names: tuple[str, ...] = (),
+        sites: tuple[int, ...] = (),
+        data: dict[str, Any] | None = None,
+        lanes: tuple[int, ...] = (),
+    ) -> None:
+        """Add a finding at the statement that ``t`` executes (and at further ``sites``)."""
+        where = [self.location(t.site)] if t is not None else []
+        where += [self.location(s) for s in sites]
+        locations = tuple(dict.fromkeys(x for x in where if x is not None))
+        self.log.add(
+            Finding(
+                code, strength, message, fix, locations, names,  # type: ignore[arg-type]
+                t.cta.linear if t is not None else None,
+                tuple(t.active_warps()) if t is not None else (), lanes, data or {},
+            )
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ asynchronous work
+
+    def issue(self, chain: Hashable, complete: Callable[[], None], what: str, site: int) -> None:
+        """Queue an asynchronous operation on a FIFO chain."""
+        if self.schedule == "eager":
+            complete()
+            self.progress += 1
+            return
+        op = AsyncOp(chain, complete, what, site)
+        queue = self.chains.get(chain)
+        if queue is None:
+            queue = self.chains[chain] = deque()
+        queue.append(op)
+        self.order.append(op)
+
+    def complete_chain(self, chain: Hashable, keep: int = 0) -> None:
+        """Complete the oldest operations of a chain until ``keep`` remain (``wait_group``)."""
+        queue = self.chains.get(chain)
+        while queue and len(queue) > keep:
+            op = queue.popleft()
+            self._finish(op)
+
+    def _finish(self, op: AsyncOp) -> None:
+        complete, op.complete = op.complete, None  # type: ignore[assignment]
+        self.progress += 1
+        complete()
+
+    def complete_one(self) -> bool:
+        """Complete the oldest pending operation of any chain (it is the head of its chain)."""
+        while self.order:
+            op = self.order.popleft()
+            if op.complete is None:
+                continue
+            queue = self.chains[op.chain]
+            head = queue.popleft()
+            assert head is op
+            self._finish(op)
+            return True
+        return False
+
+    def complete_random(self) -> bool:
+        """Complete the head of a random chain."""
+        heads = [c for c, q in self.chains.items() if q]
+        if not heads:
+            self.order.clear()
+            return False
+        chain = heads[self.rng.randrange(len(heads))]
+        self._finish(self.chains[chain].popleft())
+        if len(self.order) > 64 and self.order[0].complete is None:
+            self.order = deque(op for op in self.order if op.complete is not None)
+        return True
+
+    # ------------------------------------------------------------------------------------------ launching CTAs
+
+    def start_cluster(self) -> bool:
+        """Start the next cluster of the grid; False when none is left."""
+        while self.next_cluster < self.num_clusters and self.next_cluster in self.cancelled:
+            self.next_cluster += 1
+        if self.next_cluster >= self.num_clusters:
+            return False
+        index = self.next_cluster
+        self.next_cluster += 1
+        self.launch_cluster(index)
+        return True
+
+    def cluster_origin(self, index: int) -> tuple[int, int, int]:
+        gx, gy, _ = self.cluster_grid
+        cx, cy, cz = self.cluster_shape
+        return (index % gx) * cx, (index // gx % gy) * cy, (index // (gx * gy)) * cz
+
+    def launch_cluster(self, index: int) -> None:
+        cluster = Cluster(self, self.cluster_shape, index)
+        cx, cy, cz = self.cluster_shape
+        ox, oy, oz = self.cluster_origin(index)
+        ids = []
+        for rank in range(cx * cy * cz):
+            dx, dy, dz = cluster.rank_to_idx(rank)
+            block = (ox + dx, oy + dy, oz + dz)
+            linear = block[0] + self.grid[0] * (block[1] + self.grid[1] * block[2])
+            ids.append(linear)
+            cluster.ctas.append(Cta(cluster, rank, block, linear, self.num_warps))
+        if self.checker is not None:
+            cluster.hb = self.checker.start_cluster(
+                ctas=len(ids), warps_per_cta=self.num_warps, smem_bytes=STATIC_BASE + self.static_smem, cta_ids=tuple(ids)
+            )
+        self.clusters.append(cluster)
+        for cta in cluster.ctas:
+            for warps in self.partition(cta):
+                t = Threads(cta, warps)
+                strand = Strand(t, None)  # type: ignore[arg-type]
+                t.strand = strand
+                strand.generator = self.program.main(t, self.args)
+                self.live.append(strand)
+
+    def partition(self, cta: Cta) -> list[list[int]]:
+        """Warps that may run in lockstep: those that take the same blocking paths."""
+        warps = list(range(self.num_warps))
+        if self.fine:
+            return [[w] for w in warps]
+        if self.program.role_key is None:
+            return [warps]
+        tid = np.arange(self.num_warps * 32, dtype=np.int64)
+        rows = self.program.role_key(tid, cta.block_idx, cta.cluster_idx, self.args)
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for w in warps:
+            key = tuple((bool(r[32 * w : 32 * w + 32].any()), bool(r[32 * w : 32 * w + 32].all())) for r in rows)
+            groups.setdefault(key, []).append(w)
+        return list(groups.values())
+
+    # ------------------------------------------------------------------------------------------ the main loop
+
+    def run(self) -> None:
+        """Run the whole grid.
+
+        Raises:
+            NeedsFinerStrands: retry with ``fine=True``.
+            DeviceFault: the kernel did something that stops a GPU.
+        """
+        self.start_cluster()
+        step = self._random_pass if self.schedule == "random" else self._pass
+        while True:
+            if step():
+                continue
+            if self.live and self.complete_one():
+                continue
+            if len({id(s.cta.cluster) for s in self.live}) < self.max_live_clusters and self.start_cluster():
+                continue
+            if not self.live:
+                if self.complete_one():
+                    continue
+                return
+            if not self.fine and any(len(s.threads.warps) > 1 for s in self.live):
+                raise NeedsFinerStrands
+            self.hang()
+            return
+
+    def _pass(self) -> bool:
+        """Let every strand that can run do so once; False when none could or only spinning happened."""
+        before = self.progress
+        moved = False
+        for strand in list(self.live):
+            if strand.wait is None or strand.wait.ready():
+                spinning = strand.wait is not None and strand.wait.kind == "spin"
+                self.step(strand)
+                if not (spinning and strand.wait is not None and strand.wait.kind == "spin" and not strand.done):
+                    moved = True
+        return moved or self.progress != before
+
+    def _random_pass(self) -> bool:
+        if self.chains and self.rng.random() < 0.4 and self.complete_random():
+            return True
+        ready = [s for s in self.live if s.wait is None or s.wait.ready()]
+        if not ready:
+            return self.complete_random()
+        before = self.progress
+        strand = ready[self.rng.randrange(len(ready))]
+        spinning = strand.wait is not None and strand.wait.kind == "spin"
+        self.step(strand)
+        if spinning and strand.wait is not None and strand.wait.kind == "spin" and self.progress == before:
+            return len(ready) > 1 and self.rng.random() < 0.98 or self.complete_random()
+        return True
+
+    def step(self, strand: Strand) -> None:
+        """Run one strand until it blocks or ends."""
+        self.steps += 1
+        self.running = strand
+        try:
+            strand.wait = next(strand.generator)
+        except StopIteration:
+            strand.done = True
+            strand.wait = None
+            self.live.remove(strand)
+            self.exit_warps(strand.threads)
+
+    def site_of(self, strand: Strand) -> int:
+        """The statement a strand is executing, from the line its generator stands at."""
+        frame = strand.generator.gi_frame
+        return self.program.line_sites.get(frame.f_lineno, -1) if frame is not None else -1
+
+    def exit_warps(self, t: Threads) -> None:
+        cta = t.cta
+        cta.exited_warps.update(t.warps)
+        cta.live_warps -= len(t.warps)
+        self.progress += 1
+        hb = cta.cluster.hb
+        if hb is not None:
+            hb.exit(tuple(cta.rank * self.num_warps + w for w in t.warps), self.rd_site(t.site))
+        from emulator.instructions.barrier import recheck_after_exit
+
+        recheck_after_exit(cta)
+        if cta.live_warps == 0:
+            self.check_exit(cta)
+            if all(c.live_warps == 0 for c in cta.cluster.ctas):
+                self.retire(cta.cluster)
+
+    def retire(self, cluster: Cluster) -> None:
+        """All CTAs of a cluster exited: drain what they issued and free their memory."""
+        cluster.done = True
+        for chain in [c for c, q in self.chains.items() if q and isinstance(c, tuple) and c[0] is cluster]:
+            self.complete_chain(chain)
+        for chain in [c for c in self.chains if isinstance(c, tuple) and c[0] is cluster]:
+            del self.chains[chain]
+        if cluster.hb is not None:
+            cluster.hb.finish()
+        for cta in cluster.ctas:
+            cta.views.clear()
+            cta.smem = np.empty(0, dtype=np.uint8)
+            cta._tmem = None
+        self.clusters.remove(cluster)
+
+    def check_exit(self, cta: Cta) -> None:
+        """What a CTA must not leave behind."""
+        if cta.has_tmem and cta.tmem.allocations:
+            for base, (columns, site) in cta.tmem.allocations.items():
+                where = self.location(site)
+                self.log.add(
+                    Finding(
+                        "tmem.leak", "error",
+                        f"the CTA exits with {columns} TMEM columns (from column {base}) still allocated",
+                        "the warp that allocated them must execute tcgen05.dealloc before the kernel ends; otherwise the next CTA on this SM hangs",
+                        (where,) if where else (), (), cta.linear, (), (), {"columns": columns, "base": base},
+                    )
+                )  # fmt: skip
+            cta.tmem.allocations.clear()
+
+    def hang(self) -> None:
+        from emulator.checks.deadlock import autopsy
+
+        for finding in autopsy(self):
+            self.log.add(finding)
+
+    # ------------------------------------------------------------------------------------------ counters
+
+    def count(self, name: str, n: int = 1) -> None:
+        self.counters[name] = self.counters.get(name, 0) + n
+
+
+__all__ = ["AsyncOp", "DeviceFault", "Machine", "NeedsFinerStrands", "Strand", "Wait"]

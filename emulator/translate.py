@@ -1,0 +1,1533 @@
+"""Lowered TIR -> executable warp programs: one generated Python generator function over lanes.
+
+A strand (some warps of a CTA in lockstep) runs one instance of the generated function.  Code comes in three modes:
+
+*vector*   every lane of the strand is active;
+*masked*   the body of a branch that only some lanes take: a mask variable (None when all take it) guards assignments;
+*scalar*   the body of a branch that picks lanes one by one (``elect_sync``, ``lane == 0``): plain Python scalars.
+
+Each body is emitted once.  Statements that block (barriers) are ``yield from`` calls into the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from emulator import lanes
+from emulator.checks.findings import SourceLocation
+from emulator.errors import UnsupportedInstruction
+from emulator.instructions import REGISTRY, Instruction, Mods
+from emulator.lowering import Lowered, fields_of, learner_location, tvm, walk
+from emulator.machine.address import POOL_BASE
+
+U, W, V = 0, 1, 2  # the same in the CTA / the same in each warp / may differ by lane
+
+
+@dataclass
+class Val:
+    """A compiled expression: Python code, TIR dtype, how it may vary, whether it names a lane, whether it is a copy."""
+
+    code: str
+    dtype: str
+    kind: int = U
+    lane: bool = False
+    fresh: bool = True
+    ref: LocalRefCode | None = None
+    elem: str = ""  # element dtype of a pointer
+
+
+@dataclass
+class LocalRefCode:
+    """``&local[index]`` at translation time."""
+
+    array: LocalArray
+    dtype: str
+    index: str
+
+
+@dataclass
+class Scalar:
+    """A TIR variable or one-element local that lives in a Python variable."""
+
+    name: str
+    dtype: str
+    kind: int
+    lane: bool = False
+    depth: int = 0
+    region: int = 0
+    elem: str = ""
+    once: bool = False  # assigned exactly once, next to its declaration: as good as a Bind
+
+
+@dataclass
+class LocalArray:
+    """A per-thread array: storage ``uint8[words, L, word]`` plus one view per dtype, ``dtype[words, L, word/size]``."""
+
+    name: str
+    words: int
+    word: int
+    count: int
+    dtypes: set[str] = field(default_factory=set)
+
+    def view(self, dtype: str) -> str:
+        self.dtypes.add(dtype)
+        return f"{self.name}_{dtype}"
+
+
+@dataclass
+class LocalView:
+    array: LocalArray
+    dtype: str
+
+
+@dataclass
+class Shared:
+    """A buffer in shared memory: ``base`` is code for its window address (own CTA) or for a generic pointer."""
+
+    dtype: str
+    base: str
+    generic: bool
+    kind: int = U
+
+
+@dataclass
+class Global:
+    dtype: str
+    pointer: str
+    kind: int = U
+
+
+@dataclass
+class Tmem:
+    name: str
+
+
+@dataclass
+class Program:
+    """The translated kernel.
+
+    Attributes:
+        source: generated Python (for the curious and for debugging).
+        main: the generator function ``main(t, args)``.
+        sites: per site index the learner's location (None when TVM kept none) and a short text of the statement.
+        role_key: ``(tid, block, cluster_rank) -> int array``: warps with different rows may take different blocking paths.
+        smem_access: smallest generic shared-memory access in bytes.
+        static_smem: bytes of statically allocated shared memory.
+    """
+
+    source: str
+    main: Callable[..., Any]
+    sites: list[tuple[SourceLocation | None, str]]
+    line_sites: dict[int, int]
+    role_key: Callable[..., Any] | None
+    params: list[tuple[str, str]]
+    smem_access: int
+    static_smem: int
+    uses: set[str]
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element of a TIR dtype (pointers 8)."""
+    if dtype == "handle":
+        return 8
+    dt = tvm.DataType(dtype)
+    return max(1, dt.bits * dt.lanes // 8)
+
+
+def is_float(dtype: str) -> bool:
+    return dtype in ("float16", "float32", "float64")
+
+
+def int_info(dtype: str) -> tuple[int, bool]:
+    """(bits, signed) of an integer dtype."""
+    if dtype == "bool":
+        return 1, False
+    if dtype == "handle":
+        return 64, True
+    dt = tvm.DataType(dtype)
+    return dt.bits, dtype.startswith("int")
+
+
+_MATH = {
+    "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log10": "log10", "sqrt": "sqrt", "sin": "sin",
+    "cos": "cos", "tan": "tan", "tanh": "tanh", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fabs": "abs",
+    "abs": "abs", "nearbyint": "rint", "round": "rint", "sigmoid": None, "rsqrt": None, "erf": None, "atan": "arctan",
+    "sinh": "sinh", "cosh": "cosh", "log1p": "log1p",
+}  # fmt: skip
+
+_PTX_OF_TVM = {
+    "float16": "f16", "float32": "f32", "float64": "f64", "int8": "s8", "int16": "s16", "int32": "s32", "int64": "s64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "uint128": "b128", "bool": "pred",
+}  # fmt: skip
+_BINARY = {"Add": "+", "Sub": "-", "Mul": "*"}
+_COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
+
+
+class Translator:
+    """Translates one lowered device function; see :func:`translate`."""
+
+    def __init__(self, lowered: Lowered, func: Any) -> None:
+        self.lowered = lowered
+        self.func = func
+        self.lines: list[tuple[int, str, int]] = []  # indent, text, site
+        self.indent = 1
+        self.env: dict[Any, Any] = {}
+        self.names: dict[str, int] = {}
+        self.consts: dict[str, Any] = {}
+        self.sites: list[tuple[SourceLocation | None, str]] = []
+        self.site = -1
+        self.location: SourceLocation | None = None
+        self.t = "t"
+        self.mask: str | None = None
+        self.depth = 0
+        self.scalar: ScalarRegion | None = None
+        self.regions = 0
+        self.local_roots: dict[Any, Any] = {}
+        self.local_word: dict[Any, int] = {}
+        self.addressed: set[Any] = set()
+        self.stores: dict[Any, int] = {}
+        self.sibling_stores: set[Any] = set()
+        self.aliases: dict[Any, list[Any]] = {}
+        self.roles: list[str] = []
+        self.role_lines: list[str] = []
+        self.role_names: set[str] = set()
+        self.smem_access = 16
+        self.static_smem = 0
+        self.uses: set[str] = set()
+        self.loop_depth: list[str] = []
+
+    # ------------------------------------------------------------------------------------------ small helpers
+
+    def emit(self, text: str) -> None:
+        self.lines.append((self.indent, text, self.site))
+
+    def fresh_name(self, base: str) -> str:
+        base = "".join(c if c.isalnum() or c == "_" else "_" for c in base) or "v"
+        n = self.names.get(base, 0)
+        self.names[base] = n + 1
+        return f"{base}_{n}"
+
+    def const(self, base: str, value: Any) -> str:
+        name = f"K{len(self.consts)}_{base}"
+        self.consts[name] = value
+        return name
+
+    def unsupported(self, what: str, why: str = "") -> UnsupportedInstruction:
+        return UnsupportedInstruction(what, self.location, why)
+
+    @contextmanager
+    def block(self) -> Any:
+        self.indent += 1
+        before = len(self.lines)
+        yield
+        if len(self.lines) == before:
+            self.emit("pass")
+        self.indent -= 1
+
+    def set_site(self, span: Any, text: str) -> None:
+        location = learner_location(span) or self.location
+        self.location = location
+        if self.sites and self.sites[-1] == (location, text):
+            self.site = len(self.sites) - 1
+            return
+        self.sites.append((location, text))
+        self.site = len(self.sites) - 1
+
+    # ------------------------------------------------------------------------------------------ prepass
+
+    def prepass(self) -> None:
+        """Local arrays: root of every view, the widest element among the views, and whose address is taken."""
+        for node in walk(self.func.body):
+            kind = type(node).__name__
+            if kind == "AllocBuffer" and str(node.buffer.ty.storage_scope) == "local":
+                self.local_roots[node.buffer] = node.buffer
+                self.local_word[node.buffer] = itemsize(str(node.buffer.ty.dtype))
+                self.aliases[node.buffer] = []
+            elif kind == "DeclBuffer" and str(node.buffer.ty.storage_scope) == "local":
+                root = self._root_of(node.data)
+                if root is not None:
+                    self.local_roots[node.buffer] = root
+                    self.aliases[root].append(node.buffer)
+                    self.local_word[root] = max(self.local_word[root], itemsize(str(node.buffer.ty.dtype)))
+            elif kind == "SeqStmt":
+                self._note_single_assignments(node)
+            elif kind == "Call":
+                self._note_addresses(node)
+            if kind == "BufferStore":
+                self.stores[node.buffer] = self.stores.get(node.buffer, 0) + 1
+            elif kind == "Call":
+                for load in self._destinations(node):
+                    self.stores[load.source] = self.stores.get(load.source, 0) + 1
+
+    def _destinations(self, call: Any) -> list[Any]:
+        """Lvalues that a call assigns."""
+        name = str(getattr(call.op, "name", ""))
+        entry = REGISTRY.get(name)
+        if entry is not None and entry.destination is not None:
+            target = call.args[entry.destination]
+            load = target.args[0] if type(target).__name__ == "Call" else target
+            return [load] if type(load).__name__ == "TensorLoad" else []
+        if name.startswith("tirx.ptx."):
+            # a PTX instruction may write any register operand that is an lvalue; over-counting only costs speed
+            return [a for a in call.args if type(a).__name__ == "TensorLoad"]
+        return []
+
+    def _note_single_assignments(self, seq: Any) -> None:
+        """One-element locals that are declared and assigned in the same statement list."""
+        declared = {s.buffer for s in seq.seq if type(s).__name__ == "AllocBuffer"}
+        for s in seq.seq:
+            if type(s).__name__ == "BufferStore" and s.buffer in declared:
+                self.sibling_stores.add(s.buffer)
+            elif type(s).__name__ == "Evaluate" and type(s.value).__name__ == "Call":
+                self.sibling_stores.update(load.source for load in self._destinations(s.value) if load.source in declared)
+
+    def _note_addresses(self, call: Any) -> None:
+        name = str(getattr(call.op, "name", ""))
+        entry = REGISTRY.get(name)
+        for i, arg in enumerate(call.args):
+            if entry is not None and entry.destination == i:
+                continue
+            if type(arg).__name__ == "Call" and str(getattr(arg.op, "name", "")) == "tirx.address_of":
+                load = arg.args[0]
+                if type(load).__name__ == "TensorLoad" and load.source in self.local_roots:
+                    self.addressed.add(self.local_roots[load.source])
+            if type(arg).__name__ == "Call" and str(getattr(arg.op, "name", "")) == "tirx.buffer_data":
+                if arg.args[0] in self.local_roots:
+                    self.addressed.add(self.local_roots[arg.args[0]])
+
+    def _root_of(self, data: Any) -> Any:
+        if type(data).__name__ == "Call":
+            name = str(getattr(data.op, "name", ""))
+            if name in ("tirx.buffer_data", "tirx.reinterpret", "tirx.address_of"):
+                inner = data.args[0]
+                if type(inner).__name__ == "TensorLoad":
+                    inner = inner.source
+                if type(inner).__name__ == "Call":
+                    return self._root_of(inner)
+                return self.local_roots.get(inner)
+        return self.local_roots.get(data)
+
+    # ------------------------------------------------------------------------------------------ variables
+
+    def lookup(self, var: Any) -> Any:
+        info = self.env.get(var)
+        if info is None:
+            raise self.unsupported(f"variable {var.name}", "it has no definition in the lowered kernel")
+        return info
+
+    def read(self, info: Scalar) -> Val:
+        """Read a Python-variable-backed value in the current mode."""
+        name, kind = info.name, info.kind
+        if self.scalar is not None and info.region != self.scalar.id:
+            name = self.scalar.capture(info)
+            return Val(name, info.dtype, U, False, True, None, info.elem)
+        if self.scalar is not None:
+            return Val(name, info.dtype, U, False, True, None, info.elem)
+        return Val(name, info.dtype, kind, info.lane, True, None, info.elem)
+
+    def assign(self, info: Scalar, value: Val) -> None:
+        """Assign to a mutable local in the current mode."""
+        code = value.code if value.fresh else f"copy({value.code})"
+        if self.scalar is not None:
+            if info.region != self.scalar.id:
+                name = self.scalar.capture(info)
+                self.scalar.written[info.name] = info
+                self.emit(f"{name} = {code}")
+            else:
+                self.emit(f"{info.name} = {code}")
+            return
+        if info.once:
+            info.kind, info.lane = value.kind, value.lane
+        if self.mask is not None and info.depth < self.depth:
+            self.emit(f"{info.name} = merge({self.mask}, {code}, {info.name})")
+        else:
+            self.emit(f"{info.name} = {code}")
+
+    # ------------------------------------------------------------------------------------------ expressions
+
+    def expr(self, e: Any) -> Val:
+        method = getattr(self, "x_" + type(e).__name__, None)
+        if method is None:
+            raise self.unsupported(f"expression {type(e).__name__}")
+        return method(e)
+
+    def dtype_of(self, e: Any) -> str:
+        text = str(e.ty)
+        if "handle" in text or type(e.ty).__name__ == "PointerType":
+            return "handle"
+        return text if text else "void"
+
+    def x_Var(self, e: Any) -> Val:
+        info = self.lookup(e)
+        if isinstance(info, Scalar):
+            return self.read(info)
+        if isinstance(info, Shared):
+            return Val(info.base if info.generic else f"({self.t}.cta.shared_tag + {info.base})", "handle", info.kind, elem=info.dtype)
+        if isinstance(info, Global):
+            return Val(info.pointer, "handle", info.kind, elem=info.dtype)
+        if isinstance(info, LocalView):
+            return Val("None", "handle", V, ref=LocalRefCode(info.array, info.dtype, "0"), elem=info.dtype)
+        raise self.unsupported(f"variable {e.name}")
+
+    def x_IntImm(self, e: Any) -> Val:
+        dtype = self.dtype_of(e)
+        value = int(e.value)
+        if dtype == "bool":
+            return Val(str(bool(value)), dtype)
+        bits, signed = int_info(dtype)
+        if not signed:
+            value &= (1 << bits) - 1
+        return Val(str(value) if value >= 0 else f"({value})", dtype)
+
+    def x_FloatImm(self, e: Any) -> Val:
+        dtype = self.dtype_of(e)
+        np_type = {"float16": np.float16, "float32": np.float32, "float64": np.float64}.get(dtype)
+        if np_type is None:
+            raise self.unsupported(f"constant of dtype {dtype}")
+        with np.errstate(over="ignore"):
+            return Val(self.const("f", np_type(e.value)), dtype)
+
+    def x_StringImm(self, e: Any) -> Val:
+        return Val(repr(str(e.value)), "string")
+
+    def binary(self, e: Any, op: str) -> Val:
+        a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        kind, lane = max(a.kind, b.kind), a.lane or b.lane
+        code = f"({a.code} {op} {b.code})"
+        if dtype.startswith("uint"):
+            bits, _ = int_info(dtype)
+            if bits == 64:
+                code = f"u64_op({a.code}, {b.code}, {op!r})"
+            elif op != "+" or a.code != "0":
+                code = f"({code} & {(1 << bits) - 1})"
+        return Val(code, dtype, kind, lane)
+
+    def x_Add(self, e: Any) -> Val:
+        return self.binary(e, "+")
+
+    def x_Sub(self, e: Any) -> Val:
+        return self.binary(e, "-")
+
+    def x_Mul(self, e: Any) -> Val:
+        return self.binary(e, "*")
+
+    def x_Div(self, e: Any) -> Val:
+        a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        op = f"fdiv({a.code}, {b.code})" if is_float(dtype) else f"truncdiv({a.code}, {b.code})"
+        return Val(op, dtype, max(a.kind, b.kind), a.lane or b.lane)
+
+    def x_Mod(self, e: Any) -> Val:
+        a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        return Val(f"truncmod({a.code}, {b.code})", dtype, max(a.kind, b.kind), a.lane or b.lane)
+
+    def x_FloorDiv(self, e: Any) -> Val:
+        a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        return Val(f"({a.code} // {b.code})", dtype, max(a.kind, b.kind), a.lane or b.lane)
+
+    def x_FloorMod(self, e: Any) -> Val:
+        a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        return Val(f"({a.code} % {b.code})", dtype, max(a.kind, b.kind), a.lane or b.lane)
+
+    def minmax(self, e: Any, name: str) -> Val:
+        a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        fn = f"f{name}" if is_float(dtype) else f"v{name}"
+        return Val(f"{fn}({a.code}, {b.code})", dtype, max(a.kind, b.kind), a.lane or b.lane)
+
+    def x_Min(self, e: Any) -> Val:
+        return self.minmax(e, "min")
+
+    def x_Max(self, e: Any) -> Val:
+        return self.minmax(e, "max")
+
+    def compare(self, e: Any) -> Val:
+        a, b = self.expr(e.a), self.expr(e.b)
+        op = _COMPARE[type(e).__name__]
+        return Val(f"({a.code} {op} {b.code})", "bool", max(a.kind, b.kind), a.lane or b.lane)
+
+    x_EQ = x_NE = x_LT = x_LE = x_GT = x_GE = compare
+
+    def logical(self, e: Any) -> Val:
+        a, b = self.expr(e.a), self.expr(e.b)
+        word = "and" if type(e).__name__ == "And" else "or"
+        kind = max(a.kind, b.kind)
+        code = f"({a.code} {word} {b.code})" if kind == U else f"l{word}({a.code}, {b.code})"
+        return Val(code, "bool", kind, a.lane or b.lane)
+
+    x_And = x_Or = logical
+
+    def x_Not(self, e: Any) -> Val:
+        a = self.expr(e.a)
+        return Val(f"(not {a.code})" if a.kind == U else f"lnot({a.code})", "bool", a.kind, a.lane)
+
+    def x_Select(self, e: Any) -> Val:
+        c, a, b = self.expr(e.condition), self.expr(e.true_value), self.expr(e.false_value)
+        kind = max(c.kind, a.kind, b.kind)
+        code = f"({a.code} if {c.code} else {b.code})" if c.kind == U else f"select({c.code}, {a.code}, {b.code})"
+        return Val(code, self.dtype_of(e), kind, c.lane or a.lane or b.lane)
+
+    def bitwise(self, e: Any, op: str) -> Val:
+        a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        kind = max(a.kind, b.kind)
+        code = f"({a.code} {op} {b.code})"
+        if int_info(dtype) == (64, False) and kind != U:
+            code = f"u64_op({a.code}, {b.code}, {op!r})"
+        return Val(code, dtype, kind, a.lane or b.lane)
+
+    def x_BitwiseAnd(self, e: Any) -> Val:
+        return self.bitwise(e, "&")
+
+    def x_BitwiseOr(self, e: Any) -> Val:
+        return self.bitwise(e, "|")
+
+    def x_BitwiseXor(self, e: Any) -> Val:
+        return self.bitwise(e, "^")
+
+    def x_BitwiseNot(self, e: Any) -> Val:
+        a, dtype = self.expr(e.a), self.dtype_of(e)
+        bits, signed = int_info(dtype)
+        code = f"(~{a.code})" if signed else f"({a.code} ^ {(1 << bits) - 1})"
+        return Val(code, dtype, a.kind, a.lane)
+
+    def shift(self, e: Any, fn: str) -> Val:
+        a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        bits, signed = int_info(dtype)
+        kind = max(a.kind, b.kind)
+        if b.code.isdigit() and (bits < 64 or kind == U):
+            if fn == "shr":
+                code = f"({a.code} >> {b.code})"
+            elif signed:
+                code = f"s32({a.code} << {b.code})" if bits == 32 else f"({a.code} << {b.code})"
+            else:
+                code = f"(({a.code} << {b.code}) & {(1 << bits) - 1})"
+        else:
+            code = f"{fn}({a.code}, {b.code}, {bits}, {signed})"
+        return Val(code, dtype, kind, a.lane or b.lane)
+
+    def x_LShift(self, e: Any) -> Val:
+        return self.shift(e, "shl")
+
+    def x_RShift(self, e: Any) -> Val:
+        return self.shift(e, "shr")
+
+    def x_Cast(self, e: Any) -> Val:
+        a = self.expr(e.value)
+        return self.cast(a, self.dtype_of(e))
+
+    def cast(self, a: Val, dtype: str) -> Val:
+        """C-style conversion."""
+        if a.dtype == dtype:
+            return a
+        out = Val(a.code, dtype, a.kind, a.lane, True)
+        if dtype == "bool":
+            out.code = f"({a.code} != 0)"
+        elif dtype == "float32":
+            out.code = f"to_f32({a.code})"
+        elif dtype == "float16":
+            out.code = f"to_f16({a.code})"
+        elif dtype == "float64":
+            out.code = f"to_f64({a.code})"
+        elif is_float(a.dtype):
+            bits, signed = int_info(dtype)
+            out.code = f"to_int({a.code}, {bits}, {signed})"
+        elif a.dtype == "bool":
+            out.code = f"bool_int({a.code})"
+        elif dtype == "handle":
+            out.code = a.code
+        else:
+            src_bits, src_signed = int_info(a.dtype)
+            bits, signed = int_info(dtype)
+            widens = bits > src_bits and (signed or not src_signed)
+            if widens and not (bits == 64 and not signed and a.kind != U):
+                out.code = a.code
+                out.fresh = a.fresh
+            else:
+                out.code = f"wrap_int({a.code}, {bits}, {signed})"
+        return out
+
+    def x_Shuffle(self, e: Any) -> Val:
+        """Only the pack and unpack of 64-bit pairs that TIRx emits."""
+        indices = [int(i.value) for i in e.indices]
+        if len(e.vectors) == 1 and len(indices) == 1:
+            v = self.expr(e.vectors[0])
+            if v.dtype == "pair64":
+                fn = "lo32" if indices[0] == 0 else "hi32"
+                return Val(f"{fn}({v.code})", "uint32", v.kind, v.lane)
+            if v.dtype.startswith("vec:"):
+                _, base, _n = v.dtype.split(":")
+                return Val(f"{v.code}[{indices[0]}]", base, v.kind, v.lane)
+        if len(e.vectors) == 2 and indices == [0, 1]:
+            lo, hi = self.expr(e.vectors[0]), self.expr(e.vectors[1])
+            if itemsize(lo.dtype) == 4:
+                lo_c = lo.code if not is_float(lo.dtype) else f"float_bits({lo.code}, {lo.dtype!r})"
+                hi_c = hi.code if not is_float(hi.dtype) else f"float_bits({hi.code}, {hi.dtype!r})"
+                return Val(f"pack64({lo_c}, {hi_c})", "pair64", max(lo.kind, hi.kind), lo.lane or hi.lane)
+        raise self.unsupported(f"shuffle {e}")
+
+    # ------------------------------------------------------------------------------------------ memory
+
+    def x_TensorLoad(self, e: Any) -> Val:
+        info = self.lookup(e.source)
+        if isinstance(info, Scalar):
+            return self.read(info)
+        if len(e.indices) != 1:
+            raise self.unsupported(f"load from {e.source.name}", "index is not flat")
+        if type(e.indices[0]).__name__ == "Ramp":
+            return self.vector_load(e, info)
+        index = self.expr(e.indices[0])
+        return self.load(info, index)
+
+    def load(self, info: Any, index: Val) -> Val:
+        if isinstance(info, LocalView):
+            return self.local_load(info, index)
+        self.emit(f"{self.t}.site = {self.site}")
+        if isinstance(info, Shared):
+            self.smem_access = min(self.smem_access, itemsize(info.dtype))
+            self.uses.add("shared")
+            address = f"({info.base} + {index.code} * {itemsize(info.dtype)})"
+            fn = "ld_generic" if info.generic else "ld_shared"
+            return Val(f"{fn}({self.t}, {info.dtype!r}, {address})", info.dtype, max(index.kind, info.kind), index.lane)
+        if isinstance(info, Global):
+            pointer = self.pointer_code(info)
+            address = f"({pointer} + {index.code} * {itemsize(info.dtype)})"
+            return Val(f"ld_global({self.t}, {info.dtype!r}, {address})", info.dtype, max(index.kind, info.kind), index.lane)
+        raise self.unsupported("load", f"from {type(info).__name__}")
+
+    def pointer_code(self, info: Any) -> str:
+        return info.pointer
+
+    def local_load(self, info: LocalView, index: Val) -> Val:
+        dtype = info.dtype
+        if self.by_lane(index):
+            code = f"local_get({info.array.view(dtype)}, {info.array.word // itemsize(dtype)}, {index.code})"
+        else:
+            code = self.local_element(info.array, dtype, index)
+        if self.scalar is not None:
+            return Val(code if is_float(dtype) else f"{code}.item()", dtype, U)
+        if is_float(dtype):
+            return Val(code, dtype, V, fresh=False)
+        if dtype == "bool":
+            return Val(code, dtype, V, fresh=False)
+        if dtype == "uint64":
+            return Val(code, dtype, V, fresh=False)
+        return Val(f"{code}.astype(i64)", dtype, V)
+
+    def local_element(self, array: LocalArray, dtype: str, index: Val) -> str:
+        """Code of one element of a local array in every lane (vector code) or in the current lane (scalar code)."""
+        view = array.view(dtype)
+        per = array.word // itemsize(dtype)
+        lane = self.scalar.lane if self.scalar is not None else ":"
+        if per == 1:
+            return f"{view}[{index.code}, {lane}, 0]"
+        if index.code.isdigit():
+            return f"{view}[{int(index.code) // per}, {lane}, {int(index.code) % per}]"
+        return f"{view}[{index.code} // {per}, {lane}, {index.code} % {per}]"
+
+    def by_lane(self, index: Val) -> bool:
+        """Whether the element of a local array may differ between lanes (decided again at run time)."""
+        return self.scalar is None and index.kind != U
+
+    def vector_load(self, e: Any, info: Any) -> Val:
+        ramp = e.indices[0]
+        base, stride, n = self.expr(ramp.base), self.expr(ramp.stride), int(ramp.lanes.value if hasattr(ramp.lanes, "value") else ramp.lanes)
+        parts = []
+        kind = U
+        for k in range(n):
+            index = Val(f"({base.code} + {k} * {stride.code})", "int32", base.kind, base.lane)
+            v = self.load(info, index)
+            parts.append(v.code if v.fresh else f"copy({v.code})")
+            kind = max(kind, v.kind)
+        element = str(info.dtype)
+        return Val(f"({', '.join(parts)},)", f"vec:{element}:{n}", kind)
+
+    def x_Broadcast(self, e: Any) -> Val:
+        v = self.expr(e.value)
+        n = int(e.lanes.value if hasattr(e.lanes, "value") else e.lanes)
+        return Val(f"(({v.code},) * {n})", f"vec:{v.dtype}:{n}", v.kind)
+
+    def store(self, info: Any, index: Val, value: Val) -> None:
+        if isinstance(info, LocalView):
+            self.local_store(info, index, value)
+            return
+        if isinstance(info, Shared):
+            self.smem_access = min(self.smem_access, itemsize(info.dtype))
+            address = f"({info.base} + {index.code} * {itemsize(info.dtype)})"
+            fn = "st_generic" if info.generic else "st_shared"
+        elif isinstance(info, Global):
+            address = f"({info.pointer} + {index.code} * {itemsize(info.dtype)})"
+            fn = "st_global"
+        else:
+            raise self.unsupported("store", f"to {type(info).__name__}")
+        code = value.code
+        self.emit(f"{self.t}.site = {self.site}")
+        self.emit(f"{fn}({self.t}, {info.dtype!r}, {address}, {code})")
+
+    def local_store(self, info: LocalView, index: Val, value: Val) -> None:
+        code = value.code
+        if not is_float(info.dtype) and info.dtype != "bool":
+            bits, signed = int_info(info.dtype)
+            code = f"storable({code}, {info.dtype!r})"
+        if self.by_lane(index):
+            per = info.array.word // itemsize(info.dtype)
+            self.emit(f"local_set({info.array.view(info.dtype)}, {per}, {index.code}, {code}, {self.mask})")
+            return
+        target = self.local_element(info.array, info.dtype, index)
+        if self.scalar is None and self.mask is not None:
+            code = f"merge({self.mask}, {code}, {target})"
+        self.emit(f"{target} = {code}")
+
+    # ------------------------------------------------------------------------------------------ calls in expressions
+
+    def x_Call(self, e: Any) -> Val:
+        name = str(getattr(e.op, "name", e.op))
+        short = name.split(".", 1)[1] if "." in name else name
+        method = getattr(self, "c_" + short.replace(".", "_"), None)
+        if method is not None:
+            return method(e)
+        if short in _MATH:
+            return self.math(e, short)
+        entry = REGISTRY.get(name)
+        if entry is not None:
+            return self.call_instruction(e, entry)
+        raise self.unsupported(name.removeprefix("tirx."))
+
+    def math(self, e: Any, name: str) -> Val:
+        a, dtype = self.expr(e.args[0]), self.dtype_of(e)
+        return Val(f"math_{name}({a.code})", dtype, a.kind, a.lane)
+
+    def c_pow(self, e: Any) -> Val:
+        a, b, dtype = self.expr(e.args[0]), self.expr(e.args[1]), self.dtype_of(e)
+        return Val(f"math_pow({a.code}, {b.code})", dtype, max(a.kind, b.kind))
+
+    def c_fma(self, e: Any) -> Val:
+        a, b, c = (self.expr(x) for x in e.args)
+        return Val(f"math_fma({a.code}, {b.code}, {c.code})", self.dtype_of(e), max(a.kind, b.kind, c.kind))
+
+    def c_if_then_else(self, e: Any) -> Val:
+        c = self.expr(e.args[0])
+        if c.kind == U:
+            a, b = self.expr(e.args[1]), self.expr(e.args[2])
+            kind = max(a.kind, b.kind)
+            return Val(f"({a.code} if {c.code} else {b.code})", self.dtype_of(e), kind, a.lane or b.lane)
+        cond = self.fresh_name("c")
+        self.emit(f"{cond} = {c.code}")
+        a = self.guarded(cond, e.args[1])
+        b = self.guarded(f"lnot({cond})", e.args[2])
+        return Val(f"select({cond}, {a.code}, {b.code})", self.dtype_of(e), V, c.lane)
+
+    def guarded(self, cond: str, e: Any) -> Val:
+        """An operand of ``if_then_else``: its memory loads run only in the lanes that take it."""
+        if self.scalar is not None or not any(type(n).__name__ == "TensorLoad" for n in walk(e)):
+            return self.expr(e)
+        saved_t, saved_mask = self.t, self.mask
+        name = self.fresh_name("tq")
+        self.emit(f"{name} = {self.t}.guard({cond})")
+        self.t = name
+        try:
+            return self.expr(e)
+        finally:
+            self.t, self.mask = saved_t, saved_mask
+
+    def c_address_of(self, e: Any) -> Val:
+        load = e.args[0]
+        if type(load).__name__ == "Var":
+            return self.x_Var(load)
+        info = self.lookup(load.source)
+        if isinstance(info, Scalar):
+            if info.dtype in ("tensormap", "handle"):
+                return self.read(info)
+            raise self.unsupported("address_of", f"address of the scalar {load.source.name}")
+        index = self.expr(load.indices[0]) if len(load.indices) else Val("0", "int32")
+        if isinstance(info, LocalView):
+            return Val("None", "handle", V, ref=LocalRefCode(info.array, info.dtype, index.code), elem=info.dtype)
+        size = itemsize(info.dtype)
+        if isinstance(info, Shared):
+            tag = "" if info.generic else f"{self.t}.cta.shared_tag + "
+            code = f"({tag}{info.base} + {index.code} * {size})"
+            return Val(code, "handle", max(index.kind, info.kind), index.lane, elem=info.dtype)
+        if isinstance(info, Global):
+            return Val(f"({info.pointer} + {index.code} * {size})", "handle", max(index.kind, info.kind), index.lane, elem=info.dtype)
+        raise self.unsupported("address_of", f"of {type(info).__name__}")
+
+    def c_buffer_data(self, e: Any) -> Val:
+        return self.x_Var(e.args[0])
+
+    def c_reinterpret(self, e: Any) -> Val:
+        a = self.expr(e.args[-1])
+        dtype = self.dtype_of(e)
+        if dtype == "handle" or a.dtype == "handle":
+            return Val(a.code, "handle" if dtype == "handle" else dtype, a.kind, a.lane, a.fresh, a.ref, self.pointee(e) or a.elem)
+        if dtype in ("uint32x2", "int32x2", "float32x2"):
+            return Val(a.code, "pair64", a.kind, a.lane)
+        if a.dtype == "pair64":
+            return self.from_bits(Val(a.code, "uint64", a.kind, a.lane), dtype)
+        return self.from_bits(self.to_bits(a), dtype)
+
+    def pointee(self, e: Any) -> str:
+        ty = e.ty
+        if type(ty).__name__ == "PointerType":
+            return str(ty.element_type)
+        return ""
+
+    def to_bits(self, a: Val) -> Val:
+        """The bit pattern as an unsigned integer of the same width."""
+        if is_float(a.dtype):
+            return Val(f"float_bits({a.code}, {a.dtype!r})", "uint" + a.dtype[5:], a.kind, a.lane)
+        bits, signed = int_info(a.dtype)
+        if signed:
+            return Val(f"wrap_int({a.code}, {bits}, False)", f"uint{bits}", a.kind, a.lane)
+        return a
+
+    def from_bits(self, a: Val, dtype: str) -> Val:
+        """Interpret an unsigned bit pattern as ``dtype``."""
+        if is_float(dtype):
+            return Val(f"bits_float({a.code}, {dtype!r})", dtype, a.kind, a.lane)
+        if dtype in ("handle", "bool"):
+            return Val(a.code, dtype, a.kind, a.lane)
+        bits, signed = int_info(dtype)
+        if signed:
+            return Val(f"wrap_int({a.code}, {bits}, True)", dtype, a.kind, a.lane)
+        return Val(a.code, dtype, a.kind, a.lane, a.fresh)
+
+    def c_ptr_byte_offset(self, e: Any) -> Val:
+        p, n = self.expr(e.args[0]), self.expr(e.args[1])
+        if p.ref is not None:
+            raise self.unsupported("ptr_byte_offset", "on a pointer to a local array")
+        return Val(f"({p.code} + {n.code})", "handle", max(p.kind, n.kind), p.lane or n.lane, elem=self.pointee(e) or p.elem)
+
+    c_handle_add_byte_offset = c_ptr_byte_offset
+
+    def c_tvm_warp_shuffle(self, e: Any) -> Val:
+        value, src = self.expr(e.args[1]), self.expr(e.args[2])
+        if self.scalar is not None:
+            raise self.unsupported("tvm_warp_shuffle", "inside a branch taken by single lanes")
+        if value.kind == U:
+            return value
+        return Val(f"warp_broadcast({value.code}, {src.code})", value.dtype, W)
+
+    def c_likely(self, e: Any) -> Val:
+        return self.expr(e.args[0])
+
+    def c_isnan(self, e: Any) -> Val:
+        a = self.expr(e.args[0])
+        return Val(f"np.isnan({a.code})", "bool", a.kind)
+
+    def c_cuda_elect_sync(self, e: Any) -> Val:
+        if self.scalar is not None:
+            return Val("1", "uint32")
+        return Val(f"elect({self.t})", "uint32", V, True)
+
+    def c_cuda_thread_rank(self, e: Any) -> Val:
+        return Val(f"{self.t}.tid", "int32", U if self.scalar is not None else V, self.scalar is None)
+
+    def c_cuda_cvta_generic_to_shared(self, e: Any) -> Val:
+        p = self.expr(e.args[0])
+        if p.ref is not None:
+            raise self.unsupported("cvta", "of a local array")
+        return Val(f"({p.code} & {lanes.M32})", "uint32", p.kind, p.lane)
+
+    def c_cuda_func_call(self, e: Any) -> Val:
+        name = str(e.args[0].value)
+        entry = REGISTRY.get(f"device:{name}")
+        if entry is None:
+            raise self.unsupported(f"device function {name}")
+        args = [self.expr(a) for a in e.args[1:-1]]
+        if name == "tvm_builtin_pointer_offset":
+            p, n = args
+            if p.ref is not None:
+                raise self.unsupported(name, "on a pointer to a local array")
+            return Val(f"({p.code} + {n.code} * {itemsize(p.elem)})", "handle", max(p.kind, n.kind), p.lane or n.lane, elem=p.elem)
+        codes = [self.ref_code(a) if a.ref is not None else a.code for a in args]
+        fn = self.const(name, partial(entry.fn, Mods()))
+        return Val(f"{fn}({', '.join([self.t, *codes])})", self.dtype_of(e), V)
+
+    def ref_code(self, a: Val) -> str:
+        """A runtime pointer to a local array element."""
+        assert a.ref is not None
+        array = a.ref.array
+        array.dtypes.add("raw")
+        lane = self.scalar.lane if self.scalar is not None else "None"
+        mask = self.mask if self.scalar is None else None
+        return f"LocalPointer({array.name}_raw, ({a.ref.index}) * {itemsize(a.ref.dtype)}, {lane}, {mask})"
+
+    # ------------------------------------------------------------------------------------------ instructions
+
+    def call_instruction(self, e: Any, entry: Instruction) -> Val:
+        """A registered operation used as a value or a statement."""
+        if entry.collective and self.scalar is not None:
+            raise self.unsupported(
+                entry.name.removeprefix("tirx.ptx.").removeprefix("tirx.cuda."),
+                "a whole-warp instruction inside a branch that only single lanes take",
+            )
+        if entry.name.startswith("tirx.ptx."):
+            return self.call_ptx(e, entry)
+        args = list(e.args)
+        target = None
+        if entry.destination is not None:
+            target = args.pop(entry.destination)
+        vals = [self.expr(a) for a in args]
+        codes = [self.ref_code(v) if v.ref is not None else v.code for v in vals]
+        fn = self.const(entry.name.rsplit(".", 1)[-1], partial(entry.fn, Mods()))
+        self.uses.add(entry.name)
+        call = f"{fn}({', '.join([self.t, *codes])})"
+        if entry.blocking:
+            call = f"(yield from {call})"
+        self.emit(f"{self.t}.site = {self.site}")
+        if entry.counter:
+            self.emit(f"{self.t}.count_op({entry.counter!r})")
+        kind = max([v.kind for v in vals], default=U)
+        if target is not None:
+            load = target.args[0] if type(target).__name__ == "Call" else target
+            self.assign_load(load, Val(call, self.dtype_of(load), kind))
+            return Val("None", "void")
+        return Val(call, self.dtype_of(e) if str(e.ty) else "void", kind)
+
+    def call_ptx(self, e: Any, entry: Instruction) -> Val:
+        from tvm.backend.cuda.ptx.table import TABLE
+        from tvm.backend.cuda.ptx.table import mods as table_mods
+        from tvm.backend.cuda.ptx.table import operand_layout
+
+        table = TABLE[entry.name.removeprefix("tirx.ptx.")]
+        args = list(e.args)
+        strings = [a for a in args if type(a).__name__ == "StringImm"]
+        tokens = tuple(str(s.value) for s in strings[:-1])
+        marker = str(strings[-1].value).split(",") if str(strings[-1].value) else []
+        operands = [a for a in args if type(a).__name__ != "StringImm"]
+        mod_map = table_mods(table, tokens)
+        predicate = operands.pop() if "pred" in marker else None
+        if predicate is not None:
+            self.predicated(e, entry, predicate, operands, tokens, mod_map, operand_layout(table, mod_map))
+            return Val("None", "void")
+        self.emit_ptx(entry, operands, tokens, mod_map, operand_layout(table, mod_map))
+        return Val("None", "void")
+
+    def predicated(self, e: Any, entry: Instruction, predicate: Any, *rest: Any) -> None:
+        """``@p instruction``: the body of a branch on p."""
+        p = self.expr(predicate)
+        if p.kind == U:
+            self.emit(f"if {p.code}:")
+            with self.block():
+                self.emit_ptx(entry, *rest)
+            return
+        if not entry.collective and p.lane:
+            self.scalar_region(p, lambda: self.emit_ptx(entry, *rest))
+            return
+        self.masked_region(p.code, lambda: self.emit_ptx(entry, *rest))
+
+    def emit_ptx(self, entry: Instruction, operands: list[Any], tokens: tuple[str, ...], mod_map: dict[str, str], layout: Any) -> None:
+        sources: list[str] = []
+        dests: list[tuple[Any, list[Any], str]] = []
+        dtypes: list[str] = []
+        for slot, first, count in layout:
+            group = operands[first : first + count]
+            ptx_type = self.ptx_type(slot, mod_map)
+            if slot.rw in ("w", "rw"):
+                dests.append((slot, group, ptx_type))
+            if slot.rw != "w":
+                is_group = slot.lanes != 1
+                if is_group and slot.rw == "r" and slot.kind == "reg":
+                    sources.append(self.group_source(group, ptx_type))
+                elif is_group:
+                    sources.append("(" + "".join(f"{self.operand(g, ptx_type, slot)}, " for g in group) + ")")
+                else:
+                    sources.append(self.operand(group[0], ptx_type, slot) if group else "None")
+                dtypes.append(ptx_type)
+        mods = Mods(tokens, dict(mod_map), tuple(dtypes))
+        fn = self.const(entry.name.rsplit(".", 1)[-1], partial(entry.fn, mods))
+        self.uses.add(entry.name)
+        self.emit(f"{self.t}.site = {self.site}")
+        if entry.counter:
+            self.emit(f"{self.t}.count_op({entry.counter!r})")
+        call = f"{fn}({', '.join([self.t, *sources])})"
+        if entry.blocking:
+            call = f"(yield from {call})"
+        self.store_results(call, dests)
+
+    def ptx_type(self, slot: Any, mod_map: dict[str, str]) -> str:
+        """PTX type of an operand's register ("" when it has none, such as an address)."""
+        if slot.dtype is not None:
+            return mod_map.get(slot.dtype, slot.dtype)
+        if slot.dtypes is not None:
+            accepted = slot.dtypes(mod_map) if callable(slot.dtypes) else slot.dtypes
+            return _PTX_OF_TVM.get(str(accepted[0]), "")
+        if slot.kind != "reg":
+            return ""
+        return mod_map.get("type") or mod_map.get("dtype") or ""
+
+    def operand(self, e: Any, ptx_type: str, slot: Any) -> str:
+        v = self.expr(e)
+        if v.ref is not None:
+            return self.ref_code(v)
+        if slot.kind in ("addr", "imm", "ptr") or v.dtype == "handle":
+            return v.code
+        return self.to_register(v, ptx_type).code
+
+    def to_register(self, v: Val, ptx_type: str) -> Val:
+        """A value in the representation of the PTX type of its register."""
+        if ptx_type in ("pred", "") or v.dtype in ("bool", "string"):
+            return v
+        if ptx_type in ("f32", "f16", "f64"):
+            want = "float" + ptx_type[1:]
+            return v if v.dtype == want else self.from_bits(self.to_bits(v), want)
+        if is_float(v.dtype):
+            return self.to_bits(v)
+        if ptx_type.startswith("s") and ptx_type[1:].isdigit():
+            return self.cast(v, "int" + ptx_type[1:])
+        return self.cast(v, "uint" + str(int_info(v.dtype)[0])) if int_info(v.dtype)[1] and v.dtype != "handle" else v
+
+    def from_register(self, code: str, ptx_type: str, dtype: str) -> Val:
+        """A destination value in the representation of the variable that receives it."""
+        kind = U if self.scalar is not None else V
+        if dtype == "bool":
+            return Val(f"({code} != 0)", dtype, kind)
+        if ptx_type in ("f32", "f16", "f64"):
+            have = "float" + ptx_type[1:]
+            return Val(code, dtype, kind) if dtype == have else self.from_bits(Val(f"float_bits({code}, {have!r})", "uint32", kind), dtype)
+        if is_float(dtype):
+            return Val(f"bits_float({code}, {dtype!r})", dtype, kind)
+        if dtype in ("handle", "uint128"):
+            return Val(code, dtype, kind)
+        bits, signed = int_info(dtype)
+        if ptx_type.startswith("u") or ptx_type.startswith("b") or ptx_type == "":
+            return Val(f"wrap_int({code}, {bits}, {signed})" if signed else code, dtype, kind)
+        return Val(f"wrap_int({code}, {bits}, {signed})", dtype, kind)
+
+    def contiguous(self, group: list[Any]) -> tuple[LocalView, int] | None:
+        """The local array and first element when ``group`` is ``x[k], x[k+1], ...`` of a 4-byte view."""
+        if len(group) < 2 or any(type(g).__name__ != "TensorLoad" for g in group):
+            return None
+        info = self.env.get(group[0].source)
+        if not isinstance(info, LocalView) or itemsize(info.dtype) != 4 or info.array.word != 4:
+            return None
+        first = None
+        for k, g in enumerate(group):
+            if g.source is not group[0].source and not g.source.same_as(group[0].source):
+                return None
+            index = g.indices[0]
+            if type(index).__name__ != "IntImm":
+                return None
+            if first is None:
+                first = int(index.value)
+            elif int(index.value) != first + k:
+                return None
+        assert first is not None
+        return info, first
+
+    def group_source(self, group: list[Any], ptx_type: str) -> str:
+        run = self.contiguous(group)
+        if run is not None:
+            info, first = run
+            view = info.array.view("uint32")
+            lane = f", {self.scalar.lane}, 0" if self.scalar is not None else ", :, 0"
+            return f"{view}[{first}:{first + len(group)}{lane}]"
+        vals = [self.to_register(self.expr(g), ptx_type) for g in group]
+        return "(" + "".join(f"{v.code}, " for v in vals) + ")"
+
+    def store_results(self, call: str, dests: list[tuple[Any, list[Any], str]]) -> None:
+        if not dests:
+            self.emit(call)
+            return
+        if len(dests) == 1 and dests[0][0].lanes == 1:
+            _, group, ptx_type = dests[0]
+            self.assign_load(group[0], self.from_register(call, ptx_type, self.dtype_of(group[0])))
+            return
+        result = self.fresh_name("r")
+        self.emit(f"{result} = {call}")
+        for k, (slot, group, ptx_type) in enumerate(dests):
+            part = result if len(dests) == 1 else f"{result}[{k}]"
+            if slot.lanes == 1:
+                self.assign_load(group[0], self.from_register(part, ptx_type, self.dtype_of(group[0])))
+                continue
+            run = self.contiguous(group)
+            if run is not None:
+                info, first = run
+                view = info.array.view("uint32")
+                lane = f"{self.scalar.lane}, 0" if self.scalar is not None else ":, 0"
+                target = f"{view}[{first}:{first + len(group)}, {lane}]"
+                value = part
+                if self.scalar is None and self.mask is not None:
+                    value = f"merge({self.mask}, {value}, {target})"
+                self.emit(f"{target} = {value}")
+                continue
+            for j, g in enumerate(group):
+                self.assign_load(g, self.from_register(f"as_value({part}[{j}])", ptx_type, self.dtype_of(g)))
+
+    def assign_load(self, load: Any, value: Val) -> None:
+        """Assign through an lvalue ``TensorLoad``."""
+        info = self.lookup(load.source)
+        if isinstance(info, Scalar):
+            self.assign(info, value)
+            return
+        index = self.expr(load.indices[0])
+        if isinstance(info, LocalView):
+            self.local_store(info, index, value)
+            return
+        name = self.fresh_name("r")
+        self.emit(f"{name} = {value.code}")
+        self.store(info, index, Val(name, value.dtype, value.kind))
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def stmt(self, s: Any) -> None:
+        method = getattr(self, "s_" + type(s).__name__, None)
+        if method is None:
+            raise self.unsupported(f"statement {type(s).__name__}")
+        saved = self.location
+        if not isinstance(s, tvm.tirx.SeqStmt):
+            self.set_site(getattr(s, "span", None), "")
+        method(s)
+        self.location = saved
+
+    def s_SeqStmt(self, s: Any) -> None:
+        for child in s.seq:
+            self.stmt(child)
+
+    def s_AttrStmt(self, s: Any) -> None:
+        if str(s.attr_key) == "thread_extent":
+            self.launch_variable(s.node)
+        self.stmt(s.body)
+
+    def launch_variable(self, node: Any) -> None:
+        tag = str(node.thread_tag)
+        var = node.var
+        name = self.fresh_name(str(var.name))
+        axis = {"x": 0, "y": 1, "z": 2}.get(tag[-1], 0)
+        if tag.startswith("threadIdx"):
+            if axis == 0:
+                self.emit(f"{name} = t.tid")
+                self.env[var] = Scalar(name, "int32", V, True)
+                self.role_names.add(name)
+                self.role_lines.append(f"{name} = tid")
+                return
+            raise self.unsupported(f"{tag}", "threads are one-dimensional in TIRx")
+        if tag.startswith("blockIdx"):
+            self.emit(f"{name} = t.cta.block_idx[{axis}]")
+            self.role_lines.append(f"{name} = block_idx[{axis}]")
+        elif tag.startswith(("clusterCtaIdx", "preferredClusterCtaIdx")):
+            self.emit(f"{name} = t.cta.cluster_idx[{axis}]")
+            self.role_lines.append(f"{name} = cluster_idx[{axis}]")
+        else:
+            raise self.unsupported(f"launch variable {tag}")
+        self.role_names.add(name)
+        self.env[var] = Scalar(name, "int32", U)
+
+    def s_Bind(self, s: Any) -> None:
+        value = self.expr(s.value)
+        name = self.fresh_name(str(s.var.name))
+        if value.ref is not None:
+            self.env[s.var] = LocalView(value.ref.array, value.ref.dtype)
+            return
+        code = value.code if value.fresh else f"copy({value.code})"
+        self.emit(f"{name} = {code}")
+        region = self.scalar.id if self.scalar is not None else 0
+        dtype = self.dtype_of(s.var)
+        elem = value.elem
+        if type(s.var.ty).__name__ == "PointerType":
+            dtype, elem = "handle", str(s.var.ty.element_type)
+        self.env[s.var] = Scalar(name, dtype, U if self.scalar else value.kind, value.lane, self.depth, region, elem)
+        if self.depth == 0 and self.scalar is None and self.pure_role(code):
+            self.role_names.add(name)
+            self.role_lines.append(f"{name} = {code}")
+
+    def pure_role(self, code: str) -> bool:
+        """Whether generated code only uses thread and block indices (and earlier such variables)."""
+        import ast
+
+        try:
+            tree = ast.parse(code.replace("t.tid", "tid"), mode="eval")
+        except SyntaxError:
+            return False
+        allowed = {"warp_broadcast", "select", "land", "lor", "lnot", "vmin", "vmax", "wrap_int", "s32", "tid", "truncdiv", "truncmod", "shl", "shr"}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Attribute, ast.Subscript, ast.Yield, ast.YieldFrom)):
+                return False
+            if isinstance(node, ast.Name) and node.id not in self.role_names and node.id not in allowed:
+                return False
+        return True
+
+    def s_AllocBuffer(self, s: Any) -> None:
+        buffer, ty = s.buffer, s.buffer.ty
+        scope, dtype = str(ty.storage_scope), str(ty.dtype)
+        if scope == "shared.dyn":
+            self.env[buffer] = Shared(dtype, str(POOL_BASE), False)
+            return
+        count = 1
+        for extent in ty.shape:
+            count *= int(extent.value)
+        if scope == "shared":
+            align = max(16, itemsize(dtype))
+            self.static_smem = (self.static_smem + align - 1) // align * align
+            self.env[buffer] = Shared(dtype, f"(STATIC_BASE + {self.static_smem})", False)
+            self.static_smem += count * itemsize(dtype)
+            return
+        if scope != "local":
+            raise self.unsupported(f"alloc_buffer in scope {scope}")
+        name = self.fresh_name(str(buffer.name) or "local")
+        region = self.scalar.id if self.scalar is not None else 0
+        if count == 1 and buffer not in self.addressed and not self.aliases[buffer] and dtype != "uint128":
+            poison = "POISON_FLOAT[" + repr(dtype) + "]" if is_float(dtype) else ("False" if dtype == "bool" else str(0xBADBAD & ((1 << (int_info(dtype)[0] - 1)) - 1)))
+            self.emit(f"{name} = {poison}")
+            once = self.stores.get(buffer, 0) == 1 and buffer in self.sibling_stores
+            self.env[buffer] = Scalar(name, dtype, U if self.scalar else V, False, self.depth, region, once=once)
+            return
+        word = self.local_word[buffer]
+        words = (count * itemsize(dtype) + word - 1) // word
+        array = LocalArray(name, words, word, count)
+        self.emit(f"@local {name}")
+        self.env[buffer] = LocalView(array, dtype)
+        self.lines[-1] = (self.indent, f"@local {name}", self.site)
+        self.consts.setdefault("__locals__", {})[name] = array
+
+    def s_DeclBuffer(self, s: Any) -> None:
+        buffer, ty = s.buffer, s.buffer.ty
+        scope, dtype = str(ty.storage_scope), str(ty.dtype)
+        if scope == "tmem":
+            self.env[buffer] = Tmem(str(buffer.name))
+            return
+        if scope == "local":
+            data = self.expr(s.data)
+            if data.ref is None:
+                raise self.unsupported(f"decl_buffer {buffer.name}", "a local view of something that is not local")
+            if data.ref.index != "0":
+                raise self.unsupported(f"decl_buffer {buffer.name}", "a local view with an offset")
+            self.env[buffer] = LocalView(data.ref.array, dtype)
+            return
+        data = self.expr(s.data)
+        if type(s.data).__name__ == "Var" and isinstance(self.env.get(s.data), Shared) or (
+            type(s.data).__name__ == "Call" and str(s.data.op.name) == "tirx.buffer_data" and isinstance(self.env.get(s.data.args[0]), Shared)
+        ):
+            inner = self.env[s.data if type(s.data).__name__ == "Var" else s.data.args[0]]
+            self.env[buffer] = Shared(dtype, inner.base, inner.generic, inner.kind)
+            return
+        name = data.code
+        if not name.isidentifier():
+            name = self.fresh_name(str(buffer.name) or "ptr")
+            self.emit(f"{name} = {data.code}")
+        if scope.startswith("shared"):
+            self.env[buffer] = Shared(dtype, name, True, data.kind)
+        elif scope in ("global", ""):
+            self.env[buffer] = Global(dtype, name, data.kind)
+        else:
+            raise self.unsupported(f"decl_buffer {buffer.name} in scope {scope}")
+
+    def s_BufferStore(self, s: Any) -> None:
+        info = self.lookup(s.buffer)
+        value = self.expr(s.value)
+        if isinstance(info, Scalar):
+            self.assign(info, value)
+            return
+        if type(s.indices[0]).__name__ == "Ramp":
+            ramp = s.indices[0]
+            base, stride = self.expr(ramp.base), self.expr(ramp.stride)
+            n = int(ramp.lanes.value if hasattr(ramp.lanes, "value") else ramp.lanes)
+            vec = self.fresh_name("vec")
+            self.emit(f"{vec} = {value.code}")
+            element = value.dtype.split(":")[1] if value.dtype.startswith("vec:") else value.dtype
+            for k in range(n):
+                index = Val(f"({base.code} + {k} * {stride.code})", "int32", base.kind, base.lane)
+                self.store(info, index, Val(f"{vec}[{k}]", element, value.kind))
+            return
+        self.store(info, self.expr(s.indices[0]), value)
+
+    def s_Evaluate(self, s: Any) -> None:
+        value = s.value
+        if type(value).__name__ in ("IntImm", "StringImm"):
+            return
+        if type(value).__name__ == "Call":
+            name = str(getattr(value.op, "name", ""))
+            if name in ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return"):
+                self.jump(name.rsplit(".", 1)[-1])
+                return
+            if name == "tirx.tvm_storage_sync":
+                value_name = "tirx.cuda.cta_sync"
+                self.emit_simple(REGISTRY[value_name])
+                return
+        self.location = learner_location(value.span) or self.location
+        self.sites[self.site] = (self.location, str(getattr(value.op, "name", "")).removeprefix("tirx.") if hasattr(value, "op") else "")
+        result = self.expr(value)
+        if result.code != "None":
+            self.emit(result.code)
+
+    def emit_simple(self, entry: Instruction) -> None:
+        fn = self.const(entry.name.rsplit(".", 1)[-1], partial(entry.fn, Mods()))
+        self.emit(f"{self.t}.site = {self.site}")
+        call = f"{fn}({self.t})"
+        self.emit(f"yield from {call}" if entry.blocking else call)
+
+    def jump(self, name: str) -> None:
+        if self.scalar is None and self.mask is not None and (self.loop_depth and self.loop_depth[-1] != self.mask or name == "thread_return"):
+            raise self.unsupported(name, "under a branch that may differ between lanes")
+        self.emit({"break_loop": "break", "continue_loop": "continue", "thread_return": "return"}[name])
+
+    def s_For(self, s: Any) -> None:
+        if int(s.kind) not in (0, 3, 2, 1):
+            raise self.unsupported("thread-bound loop")
+        lo, extent = self.expr(s.min), self.expr(s.extent)
+        name = self.fresh_name(str(s.loop_var.name))
+        region = self.scalar.id if self.scalar is not None else 0
+        dtype = self.dtype_of(s.loop_var)
+        step = "1" if s.step is None else self.expr(s.step).code
+        if self.scalar is not None or max(lo.kind, extent.kind) == U:
+            if lo.code == "0" and step == "1":
+                self.emit(f"for {name} in range({extent.code}):")
+            else:
+                self.emit(f"for {name} in range({lo.code}, {lo.code} + {extent.code}, {step}):")
+            self.env[s.loop_var] = Scalar(name, dtype, U, False, self.depth, region)
+            self.loop_depth.append(self.mask or "")
+            with self.block():
+                self.stmt(s.body)
+            self.loop_depth.pop()
+            return
+        end = self.fresh_name("end")
+        self.emit(f"{name} = {lo.code}")
+        self.emit(f"{end} = {lo.code} + {extent.code}")
+        self.env[s.loop_var] = Scalar(name, dtype, max(lo.kind, extent.kind), lo.lane or extent.lane, self.depth, region)
+        self.masked_loop(lambda: Val(f"({name} < {end})", "bool", V), s.body, after=f"{name} = {name} + {step}")
+
+    def s_While(self, s: Any) -> None:
+        spins = any(type(n).__name__ == "TensorLoad" and self.is_memory(n.source) for n in walk(s.condition)) or any(
+            type(n).__name__ == "Call" and str(getattr(n.op, "name", "")).startswith(("tirx.ptx.ld", "tirx.ptx.atom", "tirx.ptx.mbarrier_t", "tirx.cuda.atomic", "tirx.cuda.ld"))
+            for n in walk(s)
+        )
+        if self.scalar is not None:
+            self.emit("while True:")
+            with self.block():
+                c = self.expr(s.condition)
+                self.emit(f"if not {c.code}:")
+                with self.block():
+                    self.emit("break")
+                if spins:
+                    self.emit(f"{self.t}.site = {self.site}")
+                    self.emit(f"yield spin({self.t})")
+                self.stmt(s.body)
+            return
+        self.masked_loop(lambda: self.expr(s.condition), s.body, spin=spins)
+
+    def is_memory(self, source: Any) -> bool:
+        return isinstance(self.env.get(source), (Shared, Global))
+
+    def masked_loop(self, condition: Callable[[], Val], body: Any, after: str = "", spin: bool = False) -> None:
+        """A loop whose lanes may leave at different iterations."""
+        t, m = self.fresh_name("t"), self.fresh_name("m")
+        self.emit(f"{t} = {self.t}")
+        saved = self.t, self.mask, self.depth
+        self.emit("while True:")
+        with self.block():
+            self.t = t
+            c = condition()
+            self.emit(f"{m} = {t}.branch({c.code})")
+            self.emit(f"if {m} is False:")
+            with self.block():
+                self.emit("break")
+            self.emit(f"if {m} is not {t}.mask:")
+            with self.block():
+                self.emit(f"{t} = {t}.masked({m})")
+            self.mask, self.depth = m, self.depth + 1
+            if spin:
+                self.emit(f"{t}.site = {self.site}")
+                self.emit(f"yield spin({t})")
+            self.loop_depth.append(m)
+            self.stmt(body)
+            self.loop_depth.pop()
+            if after:
+                self.emit(after)
+        self.t, self.mask, self.depth = saved
+
+    def s_IfThenElse(self, s: Any) -> None:
+        if s.span is None:
+            location = learner_location(s.condition.span)
+            if location is not None:
+                self.location = location
+                self.sites[self.site] = (location, "")
+        c = self.expr(s.condition)
+        if self.scalar is not None or c.kind == U:
+            self.emit(f"if {c.code}:")
+            with self.block():
+                self.stmt(s.then_case)
+            if s.else_case is not None:
+                self.emit("else:")
+                with self.block():
+                    self.stmt(s.else_case)
+            return
+        self.note_role(c, s)
+        if s.else_case is not None:
+            cond = self.fresh_name("c")
+            self.emit(f"{cond} = {c.code}")
+            c = Val(cond, "bool", c.kind, c.lane)
+        if c.lane and self.picks_lanes(s.condition) and not self.has_collective(s.then_case):
+            self.scalar_region(c, lambda: self.stmt(s.then_case))
+        else:
+            self.masked_region(c.code, lambda: self.stmt(s.then_case))
+        if s.else_case is not None:
+            self.masked_region(f"lnot({c.code})", lambda: self.stmt(s.else_case))
+
+    def note_role(self, c: Val, s: Any) -> None:
+        """Remember a condition that may send warps to different barriers."""
+        if self.scalar is not None or not self.blocks(s):
+            return
+        code = c.code.replace("t.tid", "tid")
+        if "elect(" not in code and self.pure_role(code):
+            self.roles.append(code)
+
+    def blocks(self, s: Any) -> bool:
+        for node in walk(s):
+            if type(node).__name__ == "Call":
+                entry = REGISTRY.get(str(getattr(node.op, "name", "")))
+                if entry is not None and entry.blocking:
+                    return True
+        return False
+
+    def has_collective(self, s: Any) -> bool:
+        for node in walk(s):
+            if type(node).__name__ == "Call":
+                name = str(getattr(node.op, "name", ""))
+                entry = REGISTRY.get(name)
+                if name == "tirx.tvm_warp_shuffle" or (entry is not None and entry.collective):
+                    return True
+        return False
+
+    def picks_lanes(self, condition: Any) -> bool:
+        """Whether the condition is built to be true in few lanes: elect, or equality with a lane number."""
+        for node in walk(condition):
+            kind = type(node).__name__
+            if kind == "Call" and str(getattr(node.op, "name", "")) == "tirx.cuda.elect_sync":
+                return True
+            if kind == "EQ" and (type(node.b).__name__ == "IntImm" or type(node.a).__name__ == "IntImm"):
+                side = node.a if type(node.b).__name__ == "IntImm" else node.b
+                if str(side.ty) != "bool" and self.is_lane_number(side):
+                    return True
+        return False
+
+    def is_lane_number(self, e: Any) -> bool:
+        """Equality with it selects at most a few lanes of a warp: threadIdx.x, lane id, or a variable bound to one."""
+        kind = type(e).__name__
+        if kind == "Var":
+            info = self.env.get(e)
+            return isinstance(info, Scalar) and info.lane
+        if kind == "FloorMod" and type(e.b).__name__ == "IntImm":
+            return int(e.b.value) >= 16 and self.is_lane_number(e.a)
+        if kind == "Call" and str(getattr(e.op, "name", "")) == "tirx.cuda.thread_rank":
+            return True
+        return False
+
+    def masked_region(self, cond: str, body: Callable[[], None]) -> None:
+        m, t = self.fresh_name("m"), self.fresh_name("t")
+        self.emit(f"{m} = {self.t}.branch({cond})")
+        self.emit(f"if {m} is not False:")
+        saved = self.t, self.mask, self.depth
+        with self.block():
+            self.emit(f"{t} = {self.t} if {m} is {self.t}.mask else {self.t}.masked({m})")
+            self.t, self.mask, self.depth = t, m, self.depth + 1
+            body()
+        self.t, self.mask, self.depth = saved
+
+    def scalar_region(self, cond: Val, body: Callable[[], None]) -> None:
+        self.regions += 1
+        lane, t = self.fresh_name("ln"), self.fresh_name("t")
+        region = ScalarRegion(self.regions, lane, self)
+        self.emit(f"for {lane} in {self.t}.select_lanes({cond.code}):")
+        outer_t, outer_mask = self.t, self.mask
+        with self.block():
+            self.emit(f"{t} = {self.t}.single({lane})")
+            mark = len(self.lines)
+            self.scalar, self.t, self.mask = region, t, None
+            body()
+            self.scalar, self.t, self.mask = None, outer_t, outer_mask
+            captures = [(self.indent, f"{name} = pick({info.name}, {lane})", self.site) for name, info in region.captured.values()]
+            self.lines[mark:mark] = captures
+            for info in region.written.values():
+                name = region.captured[info.name][0]
+                self.emit(f"{info.name} = put({info.name}, {lane}, {name}, {outer_t}.count)")
+
+    # ------------------------------------------------------------------------------------------ the whole function
+
+    def translate(self) -> Program:
+        from emulator import runtime
+
+        self.prepass()
+        params: list[tuple[str, str]] = []
+        for p in self.func.params:
+            name = self.fresh_name(str(p.name))
+            elem = str(p.ty.element_type) if type(p.ty).__name__ == "PointerType" else ""
+            dtype = "handle" if elem or "handle" in str(p.ty) or "ensor" in str(p.ty) else str(p.ty)
+            params.append((name, dtype))
+            self.env[p] = Scalar(name, dtype, U, elem=elem)
+            self.role_names.add(name)
+        self.emit(f"{''.join(name + ', ' for name, _ in params)}= args" if params else "pass")
+        self.stmt(self.func.body)
+        local_arrays: dict[str, LocalArray] = self.consts.pop("__locals__", {})
+        text = ["def main(t, args):"]
+        line_sites: dict[int, int] = {}
+        for indent, code, site in self.lines:
+            pad = "    " * indent
+            if code.startswith("@local "):
+                array = local_arrays[code[7:]]
+                text.append(f"{pad}{array.name}_raw = new_local(t.count, {array.words}, {array.word})")
+                line_sites[len(text)] = site
+                for dtype in sorted(array.dtypes - {"raw"}):
+                    text.append(f"{pad}{array.name}_{dtype} = {array.name}_raw.view({dtype!r})")
+                    line_sites[len(text)] = site
+                continue
+            text.append(pad + code)
+            line_sites[len(text)] = site
+        text.append("    return")
+        text.append("    yield")
+        source = "\n".join(text) + "\n"
+        namespace: dict[str, Any] = dict(runtime.NAMESPACE)
+        namespace.update(self.consts)
+        from emulator.machine.address import static_base
+
+        namespace["STATIC_BASE"] = static_base()
+        exec(compile(source, f"<{self.lowered.name}: warp program>", "exec"), namespace)
+        role_key = self.build_role_key(namespace, [name for name, _ in params])
+        return Program(
+            source, namespace["main"], self.sites, line_sites, role_key, params, self.smem_access, self.static_smem, self.uses
+        )
+
+    def build_role_key(self, namespace: dict[str, Any], params: list[str]) -> Callable[..., Any] | None:
+        if not self.roles:
+            return None
+        lines = ["def role_key(tid, block_idx, cluster_idx, args):"]
+        if params:
+            lines.append(f"    {', '.join(params)}, = args")
+        lines += [f"    {line.replace('t.tid', 'tid')}" for line in self.role_lines]
+        keys = ", ".join(f"as_bool({code}, tid)" for code in dict.fromkeys(self.roles))
+        lines.append(f"    return [{keys}]")
+        exec(compile("\n".join(lines) + "\n", f"<{self.lowered.name}: roles>", "exec"), namespace)
+        return namespace["role_key"]
+
+
+class ScalarRegion:
+    """Bookkeeping of one single-lane region: which outer variables it reads (captures) and writes."""
+
+    def __init__(self, ident: int, lane: str, translator: Translator) -> None:
+        self.id = ident
+        self.lane = lane
+        self.translator = translator
+        self.captured: dict[str, tuple[str, Scalar]] = {}
+        self.written: dict[str, Scalar] = {}
+
+    def capture(self, info: Scalar) -> str:
+        if info.kind == U and info.name not in self.written and info.name not in self.captured:
+            # immutable uniform values need no copy; mutable locals are never U outside scalar code
+            return info.name
+        if info.name not in self.captured:
+            self.captured[info.name] = (self.translator.fresh_name(info.name + "_s"), info)
+        return self.captured[info.name][0]
+
+
+def translate(lowered: Lowered, name: str) -> Program:
+    """Translate device function ``name`` of ``lowered``.
+
+    Raises:
+        UnsupportedInstruction: with the op's name and the learner's line.
+    """
+    return Translator(lowered, lowered.devices[name]).translate()
+
+
+__all__ = ["Program", "fields_of", "translate"]
