@@ -53,7 +53,7 @@ class Cells(_Strict):
     """nbgrader's grade_id of the two solution cells."""
 
     kernel: GradeId
-    predictions: GradeId | None = None
+    answers: GradeId | None = None
 
 
 class Tensor(_Strict):
@@ -185,8 +185,8 @@ class Exercise(_Strict):
                 f"the questions are worth {asked:g} points, the check 'predictions'"
                 f" {predictions.points if predictions else 0:g}; they must be equal"
             )
-        if self.questions and self.cells.predictions is None:
-            raise ValueError("cells.predictions must name the cell that holds the answers")
+        if self.questions and self.cells.answers is None:
+            raise ValueError("cells.answers must name the cell that holds the answers")
         return self
 
 

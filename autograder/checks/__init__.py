@@ -1,0 +1,165 @@
+"""The graded checks. Each is one small function (check, outcome) -> CheckResult, registered under its id.
+
+They look at an Outcome, which holds only what trusted processes reported, and decide verdict, points and evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from autograder.course import Check, Exercise
+from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
+from autograder.submission import Submission
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the grade stopped early, whose fault that is, and where."""
+
+    fault: Fault
+    message: str
+    fix: str = ""
+    location: Location | None = None
+    code: str = ""
+
+    def evidence(self) -> Evidence:
+        locations = [self.location] if self.location else []
+        return Evidence(kind="error", message=self.message, fix=self.fix, locations=locations, code=self.code)
+
+
+@dataclass
+class CaseRun:
+    """One launch: what the emulator reported and what the oracle said about its output."""
+
+    case: str
+    title: str
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    changed_inputs: list[str] = field(default_factory=list)
+    comparison: dict[str, Any] | None = None
+
+    @property
+    def correct(self) -> bool:
+        """The output was compared completely, no element is wrong, and no input was changed."""
+        seen = self.comparison
+        if seen is None or self.changed_inputs:
+            return False
+        return bool(seen["mismatches"] == 0 and seen["compared"] == seen["elements"] > 0)
+
+    @property
+    def wrote(self) -> bool:
+        """At least one element of the output was written."""
+        return self.comparison is not None and self.comparison["unwritten"] < self.comparison["elements"]
+
+
+@dataclass
+class Outcome:
+    """Everything a grade has seen. `build_failure` and `run_failure` tell how far it came."""
+
+    exercise: Exercise
+    submission: Submission
+    build_failure: Failure | None = None
+    run_failure: Failure | None = None
+    resources: dict[str, int] | None = None
+    runs: list[CaseRun] = field(default_factory=list)
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.build_failure or self.run_failure
+
+    @property
+    def substantial(self) -> bool:
+        """The kernel solves a case, or at least really uses the mechanism: later checks have something to judge."""
+        mechanism = self.exercise.check("mechanism")
+        used = mechanism is not None and bool(mechanism.at_least) and not missing_counters(mechanism, self.runs)
+        return used or any(run.correct for run in self.runs)
+
+    def location(self, file: str, line: int) -> Location:
+        """A line of the snapshot as the learner's own line; a line of any other file as it is."""
+        if file.rsplit("/", 1)[-1] == SNAPSHOT_NAME:
+            return learner_line(self.submission, line)
+        return Location(file=file.rsplit("/", 1)[-1], line=max(1, line))
+
+
+SNAPSHOT_NAME = "kernel.py"
+CheckFunction = Callable[[Check, Outcome], CheckResult]
+CHECKS: dict[str, CheckFunction] = {}
+
+
+def check(function: CheckFunction) -> CheckFunction:
+    """Register a check under its function's name."""
+    CHECKS[function.__name__] = function
+    return function
+
+
+def run_checks(outcome: Outcome) -> list[CheckResult]:
+    """All checks of the exercise, in the order of course.yaml."""
+    from autograder.checks import build, correctness, mechanism, predictions, resources, synchronization  # noqa: F401
+
+    return [CHECKS[c.id](c, outcome) for c in outcome.exercise.checks]
+
+
+def learner_line(submission: Submission, line: int) -> Location:
+    return Location(file=submission.name, cell=submission.cell, line=max(1, line), text=submission.line(line))
+
+
+def missing_counters(check: Check, runs: list[CaseRun]) -> dict[str, int]:
+    """Counters below their minimum in some run: name -> the smallest count seen."""
+    missing = {}
+    for name, minimum in check.at_least.items():
+        seen = min((run.counters.get(name, 0) for run in runs), default=0)
+        if seen < minimum:
+            missing[name] = seen
+    return missing
+
+
+# Results ---------------------------------------------------------------------------------------------------------------
+
+
+def result(
+    check: Check,
+    verdict: Verdict,
+    points: float,
+    summary: str,
+    evidence: list[Evidence] | None = None,
+    fault: Fault | None = None,
+) -> CheckResult:
+    """A decided check. Points are clamped to [0, check.points]; lost points are the learner's unless said otherwise."""
+    points = round(min(max(points, 0.0), check.points), 2)
+    if fault is None and verdict in (Verdict.FAIL, Verdict.PARTIAL):
+        fault = Fault.YOUR_CODE
+    return CheckResult(
+        id=check.id,
+        title=check.title,
+        verdict=verdict,
+        points=points,
+        max_points=check.points,
+        fault=fault,
+        summary=summary,
+        evidence=evidence or [],
+    )
+
+
+def skipped(check: Check, reason: str, fault: Fault = Fault.YOUR_CODE) -> CheckResult:
+    """A check that there was nothing to judge for."""
+    return CheckResult(
+        id=check.id,
+        title=check.title,
+        verdict=Verdict.SKIPPED,
+        points=0,
+        max_points=check.points,
+        fault=fault,
+        reason=reason,
+    )
+
+
+def unless_run(check: Check, outcome: Outcome) -> CheckResult | None:
+    """The result of a check that needs launches when there were none, else None."""
+    failure = outcome.failure
+    if failure is None or outcome.runs:
+        return None
+    if failure.fault is not Fault.YOUR_CODE:
+        return skipped(check, f"not graded, because {failure.fault} failed", failure.fault)
+    return skipped(check, "the kernel does not build" if outcome.build_failure else "the kernel did not run")

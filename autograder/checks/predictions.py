@@ -1,0 +1,58 @@
+"""predictions: the learner's answers against the digests of course.yaml. Needs no launch."""
+
+from __future__ import annotations
+
+from autograder.answers import digest
+from autograder.checks import Outcome, check, result
+from autograder.course import Check, Question
+from autograder.errors import did_you_mean
+from autograder.report.model import CheckResult, Evidence, Location, Verdict
+
+
+@check
+def predictions(check: Check, outcome: Outcome) -> CheckResult:
+    exercise, submission = outcome.exercise, outcome.submission
+    points, right, evidence = 0.0, 0, []
+    for question in exercise.questions:
+        problem = _problem(exercise.id, question, submission.answers.get(question.id))
+        if problem:
+            data = {"question": question.id, "prompt": question.prompt}
+            evidence.append(Evidence(kind="answer", message=f"{question.id}: {problem}", data=data))
+        else:
+            points += question.points
+            right += 1
+    evidence += _reading_problems(outcome)
+    summary = f"{right} of {len(exercise.questions)} answers"
+    if right == len(exercise.questions):
+        return result(check, Verdict.PASS, check.points, summary)
+    return result(check, Verdict.PARTIAL if right else Verdict.FAIL, points, summary, evidence)
+
+
+def _problem(exercise: str, question: Question, answer: object) -> str:
+    """What is wrong with an answer, empty when it is right. Never says what would be right."""
+    if answer is None:
+        return f"not answered yet ({question.prompt})"
+    if question.kind in ("integer", "number") and not isinstance(answer, int | float):
+        return f"{answer!r} is not a number ({question.prompt})"
+    if question.kind == "choice" and str(answer) not in question.choices:
+        return f"{answer!r} is none of {', '.join(question.choices)}"
+    try:
+        right = digest(exercise, question.id, answer) == question.answer
+    except ValueError as error:
+        return str(error)
+    return "" if right else f"{answer!r} is not right ({question.prompt})"
+
+
+def _reading_problems(outcome: Outcome) -> list[Evidence]:
+    """Why answers could not be read, and answers to questions that do not exist."""
+    submission, found = outcome.submission, []
+    names = [q.id for q in outcome.exercise.questions]
+    if submission.answers_problem:
+        found.append(Evidence(kind="error", message=f"the answers cannot be read: {submission.answers_problem}"))
+        if submission.answers_cell is not None:
+            place = Location(file=submission.name, cell=submission.answers_cell, line=1)
+            found[-1].locations.append(place)
+    for name in submission.answers:
+        if name not in names:
+            found.append(Evidence(kind="note", message=f"there is no question '{name}'{did_you_mean(name, names)}"))
+    return found

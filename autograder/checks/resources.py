@@ -1,0 +1,44 @@
+"""resources: what one CTA occupies stays below the thresholds of course.yaml."""
+
+from __future__ import annotations
+
+from autograder.checks import Outcome, check, result, skipped, unless_run
+from autograder.course import Check
+from autograder.report.model import CheckResult, Evidence, Fault, Verdict
+
+
+@check
+def resources(check: Check, outcome: Outcome) -> CheckResult:
+    early = unless_run(check, outcome)
+    if early is not None:
+        return early
+    if not outcome.substantial:
+        return skipped(check, "nothing to judge: no case is correct, and the kernel does not use the mechanism")
+    used = used_resources(outcome)
+    unknown = [name for name in check.at_most if name not in used]
+    if unknown:
+        message = f"the emulator did not report {', '.join(unknown)}"
+        return result(check, Verdict.ERROR, 0, message, [Evidence(kind="error", message=message)], Fault.GRADER)
+    evidence = [
+        Evidence(
+            kind="resource",
+            message=f"{name} is {used[name]}, at most {most} allowed",
+            data={"resource": name, "used": used[name], "at_most": most},
+        )
+        for name, most in check.at_most.items()
+        if used[name] > most
+    ]
+    summary = ", ".join(f"{name} {used[name]}" for name in check.at_most)
+    if evidence:
+        return result(check, Verdict.FAIL, 0, summary, evidence)
+    return result(check, Verdict.PASS, check.points, summary)
+
+
+def used_resources(outcome: Outcome) -> dict[str, int]:
+    """What the launch plan says, and for what only shows at run time the largest value of all launches."""
+    used = dict(outcome.resources or {})
+    for run in outcome.runs:
+        for name, count in run.counters.items():
+            if name in used or "." not in name:
+                used[name] = max(used.get(name, 0), count)
+    return used

@@ -1,0 +1,67 @@
+"""synchronization: what the emulator saw while the kernel ran, over all launches.
+
+Findings of strength `error` (proven wrong) and `race` (a legal execution gives another result) cost all points;
+`lint` (against the letter of the ISA, works on today's hardware) is shown and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from autograder.checks import CaseRun, Outcome, check, result, skipped, unless_run
+from autograder.course import Check
+from autograder.report.model import CheckResult, Evidence, Fault, Verdict
+
+COSTLY = ("error", "race")
+
+
+@check
+def synchronization(check: Check, outcome: Outcome) -> CheckResult:
+    early = unless_run(check, outcome)
+    if early is not None:
+        return early
+    evidence = [finding_evidence(f, outcome, runs) for f, runs in distinct(outcome.runs, COSTLY)]
+    if evidence:
+        what = "1 finding" if len(evidence) == 1 else f"{len(evidence)} findings"
+        return result(check, Verdict.FAIL, 0, what, evidence)
+    failure = outcome.run_failure
+    if failure is not None and failure.fault is not Fault.YOUR_CODE:
+        return skipped(check, f"not graded, because {failure.fault} failed", failure.fault)
+    if failure is not None:
+        return skipped(check, "the kernel did not run to its end")
+    if not outcome.substantial:
+        return skipped(check, "nothing to judge: no case is correct, and the kernel does not use the mechanism")
+    return result(check, Verdict.PASS, check.points, f"no findings in {len(outcome.runs)} launches")
+
+
+def lints(outcome: Outcome) -> list[Evidence]:
+    """Findings that cost nothing."""
+    return [finding_evidence(f, outcome, runs, "lint") for f, runs in distinct(outcome.runs, ("lint",))]
+
+
+def distinct(runs: Iterable[CaseRun], strengths: tuple[str, ...]) -> list[tuple[dict[str, Any], int]]:
+    """(finding, number of launches that showed it), one per code and place, in order of first appearance."""
+    seen: dict[tuple[Any, ...], tuple[dict[str, Any], int]] = {}
+    for run in runs:
+        in_this_run = set()
+        for finding in run.findings:
+            if finding["strength"] not in strengths:
+                continue
+            key = (finding["code"], tuple((p["file"], p["line"]) for p in finding["locations"]))
+            first, count = seen.get(key, (finding, 0))
+            seen[key] = (first, count + (key not in in_this_run))
+            in_this_run.add(key)
+    return list(seen.values())
+
+
+def finding_evidence(finding: dict[str, Any], outcome: Outcome, launches: int, kind: str = "finding") -> Evidence:
+    """A finding with its places spelled as the learner's lines."""
+    return Evidence(
+        kind="lint" if kind == "lint" else "finding",
+        code=finding["code"],
+        message=finding["message"],
+        fix=finding["fix"],
+        locations=[outcome.location(p["file"], p["line"]) for p in finding["locations"]],
+        data={**finding["data"], "strength": finding["strength"], "names": finding["names"], "launches": launches},
+    )

@@ -1,0 +1,339 @@
+"""The `autograde` command. Starts light: what a command needs is imported inside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autograder import __version__
+from autograder.errors import EXIT_FULL_MARKS, EXIT_MACHINE, EXIT_USAGE, AutogradeError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from autograder.course import Course, Exercise
+    from autograder.report.model import GradeReport
+
+HELP = """Grade GPU kernels, on a GPU or on the emulator.
+
+\b
+autograde                          where you are and what comes next
+autograde EX                       grade an exercise: exercise_05, 05, 5, or all
+   --solution | --file PATH        the reference solution, or a notebook or .py elsewhere
+   --device auto|cuda|emulated     where the kernel runs
+   --seed N                        the inputs of an earlier grade
+   --json PATH|-  --html PATH      the report as a file
+   --plain  --quick                no colours; fewer cases
+"""
+
+
+class _Main(click.Group):
+    """`autograde EX ...` means `autograde grade EX ...`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
+            args = ["grade", *args]
+        return super().parse_args(ctx, args)
+
+
+def _course_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--course", "folder", type=click.Path(path_type=Path), help="Course folder (default: found from here upwards)."
+    )(function)
+
+
+@click.group(
+    cls=_Main, help=HELP, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="autograde")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        _where_you_are()
+
+
+@cli.command(hidden=True)
+@click.argument("exercise")
+@click.option("--solution", is_flag=True, help="Grade the reference solution.")
+@click.option("--file", "path", type=click.Path(path_type=Path), help="Grade this notebook or .py file.")
+@click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Use the inputs of an earlier grade.")
+@click.option("--json", "json_path", metavar="PATH|-", help="Write the report as JSON.")
+@click.option("--html", "html_path", type=click.Path(path_type=Path), help="Write the report as an HTML page.")
+@click.option("--plain", is_flag=True, help="No colours, ASCII only.")
+@click.option("--quick", is_flag=True, help="Fewer cases, for a first look; not recorded.")
+@_course_option
+def grade(
+    exercise: str,
+    solution: bool,
+    path: Path | None,
+    device: str,
+    seed: int | None,
+    json_path: str | None,
+    html_path: Path | None,
+    plain: bool,
+    quick: bool,
+    folder: Path | None,
+) -> None:
+    """Grade an exercise."""
+    from autograder.grade import Settings
+
+    if solution and path is not None:
+        raise UsageError("give either --solution or --file, not both")
+    root, course = _open_course(folder)
+    exercises = course.exercises if exercise == "all" else [_find(course, exercise)]
+    if path is not None and len(exercises) > 1:
+        raise UsageError("--file needs one exercise, not 'all'")
+    _check_device(device)
+    settings = Settings(seed=seed, quick=quick)
+    reports = []
+    for spec in exercises:
+        report = _grade_one(root, course, spec, solution, path, settings)
+        reports.append(report)
+        _present(report, json_path, plain)
+        if not (solution or path or quick):
+            _record(root, report)
+    _write_files(reports, exercise == "all", json_path, html_path)
+    sys.exit(max(report.exit_code for report in reports))
+
+
+@cli.command("list")
+@_course_option
+def list_exercises(folder: Path | None) -> None:
+    """List the exercises and what you reached."""
+    from autograder import progress
+
+    root, course = _open_course(folder)
+    reached = progress.load(root).reached
+    for spec in course.exercises:
+        entry = reached.get(spec.id)
+        points = f"{entry.best:g}/{spec.total:g}" if entry else f"-/{spec.total:g}"
+        mark = "done" if entry and entry.full_marks else ""
+        click.echo(f"{spec.id}  {points:>8}  {spec.title}{'  ' + mark if mark else ''}")
+
+
+@cli.command()
+@click.argument("exercise")
+@click.argument("level", type=click.IntRange(1, 9), default=1)
+@_course_option
+def hint(exercise: str, level: int, folder: Path | None) -> None:
+    """Show a hint. LEVEL 1 points the way, higher levels say more."""
+    from autograder import hints, progress
+
+    root, course = _open_course(folder)
+    spec = _find(course, exercise)
+    levels = hints.read(root, spec)
+    if level > len(levels):
+        raise UsageError(f"{spec.id} has {len(levels)} hint level{'s' if len(levels) != 1 else ''}, there is no {level}")
+    click.echo(f"{spec.id}, hint {level} of {len(levels)}\n\n{levels[level - 1]}")
+    if level < len(levels):
+        click.echo(f"\nmore: autograde hint {spec.id} {level + 1}")
+    state = progress.load(root)
+    state.hints[spec.id] = max(level, state.hints.get(spec.id, 0))
+    progress.save(root, state)
+
+
+@cli.command()
+@click.option("--plain", is_flag=True, help="ASCII only.")
+def doctor(plain: bool) -> None:
+    """Look at this machine: versions, GPU, emulator, isolation."""
+    from autograder.doctor import examine
+
+    findings = examine()
+    for finding in findings:
+        mark = ("ok " if finding.good else "-- ") if plain else ("✓ " if finding.good else "✗ ")
+        _echo(f"{mark}{finding.name}: {finding.text}")
+    sys.exit(EXIT_FULL_MARKS if all(f.good or f.optional for f in findings) else EXIT_MACHINE)
+
+
+@cli.command()
+@click.argument("exercise")
+@_course_option
+def reset(exercise: str, folder: Path | None) -> None:
+    """Bring the released notebook back. Your work is kept under .autograde/kept."""
+    from autograder.reset import reset_exercise
+
+    root, course = _open_course(folder)
+    spec = _find(course, exercise)
+    kept = reset_exercise(root, spec)
+    if kept is not None:
+        click.echo(f"your notebook is kept as {kept}")
+    click.echo(f"{spec.notebook} is as released again")
+
+
+@cli.command("check-course")
+@click.option("--plain", is_flag=True, help="ASCII only.")
+@_course_option
+def check_course(plain: bool, folder: Path | None) -> None:
+    """Instructors: prove that solutions get full marks and released stubs get none."""
+    from autograder.check_course import examine_course
+
+    root, course = _open_course(folder)
+    good = True
+    for problem, text in examine_course(root, course):
+        good = good and not problem
+        mark = ("-- " if problem else "ok ") if plain else ("✗ " if problem else "✓ ")
+        _echo(mark + text)
+    sys.exit(EXIT_FULL_MARKS if good else EXIT_USAGE)
+
+
+# Helpers --------------------------------------------------------------------------------------------------------------
+
+
+def _open_course(folder: Path | None) -> tuple[Path, Course]:
+    from autograder.course import find_course_root, load_course
+
+    root = folder if folder is not None else find_course_root(Path.cwd())
+    return root, load_course(root)
+
+
+def _find(course: Course, spelled: str) -> Exercise:
+    """The exercise, or an error that also considers a mistyped command."""
+    try:
+        return course.find(spelled)
+    except UsageError:
+        commands = [name for name in cli.commands if name != "grade"]
+        near = did_you_mean(spelled, commands)
+        if near and not any(c.isdigit() for c in spelled):
+            raise UsageError(f"there is no exercise and no command '{spelled}'{near}") from None
+        raise
+
+
+def _check_device(device: str) -> None:
+    from autograder.errors import MachineError
+
+    if device == "cuda":
+        raise MachineError("--device cuda: this version runs kernels on the emulator only; use --device emulated")
+
+
+def _grade_one(
+    root: Path, course: Course, spec: Exercise, solution: bool, path: Path | None, settings: Any
+) -> GradeReport:
+    from autograder.grade import grade
+    from autograder.submission import read_submission, released_kernel
+
+    where = path or (_solution_path if solution else _learner_path)(root, spec)
+    submission = read_submission(where, spec, None if solution else released_kernel(root, spec))
+    return grade(spec, submission, course.limits, settings)
+
+
+def _solution_path(root: Path, spec: Exercise) -> Path:
+    path = root / "solutions" / spec.id / spec.notebook
+    if not path.is_file():
+        raise UsageError(f"this course folder holds no solution of {spec.id} ({path})")
+    return path
+
+
+def _learner_path(root: Path, spec: Exercise) -> Path:
+    """The learner's notebook, or the .py file beside it when that was saved later."""
+    notebook = root / "exercises" / spec.id / spec.notebook
+    script = notebook.with_suffix(".py")
+    if script.is_file() and (not notebook.is_file() or script.stat().st_mtime > notebook.stat().st_mtime):
+        return script
+    if not notebook.is_file():
+        raise UsageError(f"{notebook}: there is no such notebook; `autograde reset {spec.id}` brings it back")
+    return notebook
+
+
+def _present(report: GradeReport, json_path: str | None, plain: bool) -> None:
+    if json_path == "-":
+        return
+    from autograder.report.terminal import make_console, show
+
+    show(report, make_console(plain), plain)
+
+
+def _write_files(reports: list[GradeReport], many: bool, json_path: str | None, html_path: Path | None) -> None:
+    import json
+
+    from autograder.progress import write_atomically
+
+    if json_path is not None:
+        data = [report.model_dump(mode="json") for report in reports]
+        text = json.dumps(data if many else data[0], indent=1) + "\n"
+        if json_path == "-":
+            click.echo(text, nl=False)
+        else:
+            _write(Path(json_path), text, write_atomically)
+    if html_path is not None:
+        from autograder.report.html import page
+
+        _write(html_path, "".join(page(report) for report in reports), write_atomically)
+
+
+def _write(path: Path, text: str, write: Callable[[Path, bytes], None]) -> None:
+    try:
+        write(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def _record(root: Path, report: GradeReport) -> None:
+    """Remember what was reached; a grade that the grader or the machine spoilt is not remembered."""
+    from autograder import progress
+
+    if report.exit_code == EXIT_MACHINE:
+        return
+    state = progress.load(root)
+    state.record(report.exercise, report.points, report.max_points, report.full_marks)
+    if not progress.save(root, state):
+        click.echo(f"note: {root / progress.FOLDER} is not writable, so this grade is not remembered", err=True)
+
+
+def _where_you_are() -> None:
+    from autograder import progress
+
+    root, course = _open_course(None)
+    state = progress.load(root)
+    click.echo(course.title)
+    for spec in course.exercises:
+        entry = state.reached.get(spec.id)
+        if entry is not None and entry.full_marks:
+            continue
+        so_far = f"{entry.best:g} of {spec.total:g} points so far" if entry else "not graded yet"
+        notebook = Path("exercises") / spec.id / spec.notebook
+        click.echo(f"next: {spec.id}, {spec.title} ({so_far})")
+        click.echo(f"  you learn: {spec.teaches}")
+        click.echo(f"  open {notebook}, then run: autograde {spec.id}")
+        return
+    click.echo("all exercises done")
+
+
+def _echo(text: str) -> None:
+    """Print a line; a stream that cannot show a character gets a replacement."""
+    encoding = sys.stdout.encoding or "ascii"
+    click.echo(text.encode(encoding, "replace").decode(encoding))
+
+
+def main() -> None:
+    """Entry point: every foreseen problem becomes one line and its exit code."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        if isinstance(error, click.UsageError):
+            error.show()
+            sys.exit(EXIT_USAGE)
+        _fail(error.format_message(), error.exit_code)
+    except AutogradeError as error:
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of our output left; nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_USAGE)
+    except Exception as error:
+        if os.environ.get("AUTOGRADE_DEBUG"):
+            raise
+        _fail(f"the grader failed: {type(error).__name__}: {error} (AUTOGRADE_DEBUG=1 shows where)", EXIT_MACHINE)
+
+
+def _fail(message: str, code: int) -> None:
+    encoding = sys.stderr.encoding or "ascii"
+    line = " ".join(message.split()).encode(encoding, "backslashreplace").decode(encoding)
+    click.echo(f"autograde: {line}", err=True)
+    sys.exit(code)

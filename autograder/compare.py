@@ -1,0 +1,213 @@
+"""Compare an output with its reference, and say in a learner's words what is wrong. Runs in the oracle's process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autograder.oracles import Reference
+
+Floats = npt.NDArray[np.floating[Any]]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a case showed. Numbers that are not finite are spelled as text, so that the record is strict JSON.
+
+    Attributes:
+        elements, compared: number of output elements, and how many were looked at; they must be equal.
+        mismatches: elements outside their interval; nonfinite: those of them that are NaN or infinite.
+        unwritten: elements that still hold the fill pattern that the output had before the launch.
+        first: row-major first mismatch: index, expected, actual, and the allowed interval.
+        max_error: largest |actual - expected| over finite mismatches.
+        where: the pattern of the mismatches in words.
+        meaning: what the values tell about the mistake, empty when nothing fits.
+    """
+
+    elements: int
+    compared: int
+    mismatches: int
+    nonfinite: int = 0
+    unwritten: int = 0
+    first: dict[str, Any] | None = None
+    max_error: float = 0.0
+    where: str = ""
+    meaning: str = ""
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def fill_pattern(dtype: np.dtype[Any]) -> Any:
+    """What outputs hold before the launch: a NaN with a payload that no arithmetic produces."""
+    bits: dict[int, int] = {2: 0x7E5A, 4: 0x7FC05A5A}
+    if dtype.name == "bfloat16":
+        return np.array(0x7FDA, np.uint16).view(dtype)[()]
+    return np.array(bits[dtype.itemsize], f"uint{8 * dtype.itemsize}").view(dtype)[()]
+
+
+def allowed_interval(
+    reference: Reference, terms: int, accumulate_eps: float, dtype: np.dtype[Any]
+) -> tuple[Floats, Floats, Floats]:
+    """(expected, lowest, highest) right output per element, in `dtype`.
+
+    A kernel that sums `terms` exact products in fp32 is within E = terms * accumulate_eps * magnitude of the exact
+    result; rounding to nearest is monotone, so its output lies in [round(exact - E), round(exact + E)]. One fp16
+    rounding of a sum that is at most E off never leaves this interval, and nothing that is further off enters it by
+    more than the rounding itself allows.
+    """
+    error = terms * accumulate_eps * reference.magnitude
+    with np.errstate(over="ignore"):
+        expected, low, high = (x.astype(dtype) for x in (reference.exact, reference.exact - error, reference.exact + error))
+    return expected, low, high
+
+
+def compare(actual: Floats, expected: Floats, low: Floats, high: Floats) -> Comparison:
+    """Every element of `actual` must lie in [low, high] and be finite; 0 and -0 are equal.
+
+    Raises:
+        ValueError: the shapes differ or the reference is not finite, which would be the grader's mistake.
+    """
+    if not (actual.shape == expected.shape == low.shape == high.shape):
+        raise ValueError(f"shapes differ: {actual.shape} and {expected.shape}")
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ValueError("the reference is not finite in the output's dtype")
+    right = np.isfinite(actual) & (actual >= low) & (actual <= high)
+    wrong = ~right
+    count = int(wrong.sum())
+    if not count:
+        return Comparison(elements=expected.size, compared=int(right.size), mismatches=0)
+    fill = fill_pattern(actual.dtype)
+    bits = f"uint{8 * actual.dtype.itemsize}"
+    unwritten = wrong & (actual.view(bits) == np.asarray(fill).view(bits))
+    finite = wrong & np.isfinite(actual)
+    differences = np.abs(actual[finite].astype(np.float64) - expected[finite].astype(np.float64))
+    places = np.argwhere(wrong)
+    samples = [_sample(tuple(int(i) for i in place), actual, expected, low, high) for place in places[:4]]
+    return Comparison(
+        elements=expected.size,
+        compared=int(right.size),
+        mismatches=count,
+        nonfinite=int((wrong & ~np.isfinite(actual)).sum()),
+        unwritten=int(unwritten.sum()),
+        first=samples[0],
+        max_error=float(differences.max()) if differences.size else 0.0,
+        where=_where(wrong),
+        meaning=_meaning(actual, expected, wrong, unwritten),
+        samples=samples,
+    )
+
+
+def _sample(index: tuple[int, ...], actual: Floats, expected: Floats, low: Floats, high: Floats) -> dict[str, Any]:
+    return {
+        "index": list(index),
+        "expected": _number(expected[index]),
+        "actual": _number(actual[index]),
+        "allowed": [_number(low[index]), _number(high[index])],
+    }
+
+
+def _number(value: Any) -> float | str:
+    number = float(value)
+    return number if np.isfinite(number) else str(number)
+
+
+def _where(wrong: Bools) -> str:
+    """The mismatches as a pattern of rows and columns, where they have one."""
+    if wrong.all():
+        return "every element"
+    if wrong.ndim != 2:
+        return f"{int(wrong.sum())} of {wrong.size} elements"
+    rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
+    parts = []
+    if rows.size < wrong.shape[0]:
+        parts.append(("row " if rows.size == 1 else "rows ") + _ranges(rows))
+    if columns.size < wrong.shape[1]:
+        parts.append(("column " if columns.size == 1 else "columns ") + _ranges(columns))
+    place = ", ".join(parts) or "all rows and columns"
+    share = wrong[np.ix_(rows, columns)].mean()
+    return place if share == 1.0 else f"{place} ({share:.0%} of the elements there)"
+
+
+def _ranges(numbers: npt.NDArray[np.intp]) -> str:
+    """`0-31, 64-95`, or `0, 8, 16, ...` with the step when it is regular."""
+    steps = np.diff(numbers)
+    if numbers.size > 2 and steps.min() == steps.max() > 1:
+        return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]} (every {steps[0]})"
+    starts = np.flatnonzero(np.concatenate(([True], steps > 1)))
+    ends = np.concatenate((starts[1:] - 1, [numbers.size - 1]))
+    spans = [f"{numbers[s]}-{numbers[e]}" if e > s else str(numbers[s]) for s, e in zip(starts, ends, strict=True)]
+    return ", ".join(spans[:4]) + (f", ... ({len(spans)} ranges)" if len(spans) > 4 else "")
+
+
+def _meaning(actual: Floats, expected: Floats, wrong: Bools, unwritten: Bools) -> str:
+    """A guess at the mistake that explains most mismatches, empty when none does."""
+    if unwritten.sum() == wrong.sum():
+        return "the kernel never wrote these elements"
+    if not actual[wrong].any():
+        return "all of them are zero"
+    nonfinite = wrong & ~np.isfinite(actual)
+    if nonfinite.sum() > wrong.sum() / 2:
+        return "most of them are NaN or infinite, as if they came from memory that was never written"
+    if actual.ndim == 2:
+        moved = _moved(actual, expected, wrong)
+        if moved:
+            return moved
+    return _narrow(actual, expected, wrong)
+
+
+def _moved(actual: Floats, expected: Floats, wrong: Bools) -> str:
+    """Whether the wrong elements are right values in the wrong place."""
+    if expected.shape[0] == expected.shape[1] and _explains(actual, expected.T, wrong):
+        return "the output is transposed: D[i, j] holds the value of D[j, i]"
+    values, first, counts = np.unique(expected, return_index=True, return_counts=True)
+    unique = first[counts == 1]
+    places = {float(v): int(p) for v, p in zip(values[counts == 1], unique, strict=True)}
+    shifts: dict[tuple[int, int], int] = {}
+    columns = expected.shape[1]
+    found = 0
+    for i, j in np.argwhere(wrong):
+        place = places.get(float(actual[i, j]))
+        if place is None:
+            continue
+        found += 1
+        shift = (place // columns - int(i), place % columns - int(j))
+        shifts[shift] = shifts.get(shift, 0) + 1
+    if found < 0.9 * wrong.sum() or expected.size < 2 * unique.size * 0.5:
+        return ""
+    (down, right), count = max(shifts.items(), key=lambda item: item[1])
+    i, j = (int(x) for x in np.argwhere(wrong)[0])
+    place = places.get(float(actual[i, j]))
+    example = f"; D[{i}, {j}] holds the value of D[{place // columns}, {place % columns}]" if place is not None else ""
+    if count > 0.9 * found and (down or right):
+        by = " and ".join(
+            f"{abs(n)} {what}{'s' if abs(n) != 1 else ''}" for n, what in ((down, "row"), (right, "column")) if n
+        )
+        return f"the values are right but sit in the wrong place, off by {by}{example}"
+    return f"the values are right but sit in the wrong places{example}"
+
+
+def _explains(actual: Floats, candidate: Floats, wrong: Bools) -> bool:
+    return bool((actual[wrong] == candidate[wrong]).mean() > 0.95)
+
+
+def _narrow(actual: Floats, expected: Floats, wrong: Bools) -> str:
+    """Whether the errors look like a cast: too few mantissa bits, or rounding toward zero."""
+    got, want = actual[wrong].astype(np.float64), expected[wrong].astype(np.float64)
+    nonzero = want != 0
+    if not nonzero.any():
+        return ""
+    relative = np.abs(got[nonzero] - want[nonzero]) / np.abs(want[nonzero])
+    if np.quantile(relative, 0.9) > 2**-6:
+        return ""
+    all_values = actual[np.isfinite(actual)].astype(np.float32)
+    if not (all_values.view(np.uint32) & 0xFFFF).any():
+        return "every output has at most 8 significant bits, as after a cast to bfloat16"
+    if (np.abs(got) <= np.abs(want)).mean() > 0.99 and np.quantile(relative, 0.9) < 2**-9:
+        return "the errors are one unit in the last place, always toward zero: the cast truncates instead of rounding"
+    return "the values are close but not close enough: look at the precision of the sum and of the cast"

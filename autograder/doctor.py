@@ -1,0 +1,97 @@
+"""`autograde doctor`: what this machine offers to the grader."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+
+PACKAGES = ("apache-tvm", "torch", "numpy", "ml_dtypes", "pydantic", "rich")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about the machine. An optional one may be missing without harm."""
+
+    name: str
+    good: bool
+    text: str
+    optional: bool = False
+
+
+def examine() -> list[Finding]:
+    """All facts, in the order in which they are shown."""
+    from autograder.runner.limits import protections
+
+    findings = [_python(), *map(_package, PACKAGES), _gpu(), _nvcc(), _emulator()]
+    for protection in protections():
+        text = protection.what if protection.active else f"not on this machine ({protection.what})"
+        findings.append(Finding(f"isolation, {protection.name}", protection.active, text, optional=True))
+    return findings
+
+
+def _python() -> Finding:
+    good = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("python", good, text if good else f"{text}; the course needs 3.11, 3.12 or 3.13")
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, True, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Finding(name, False, "is not installed")
+
+
+def _gpu() -> Finding:
+    """The GPUs that the driver lists. None is fine: the emulator grades everything."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Finding("GPU", False, "none; kernels run on the emulator", optional=True)
+    query = [program, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        shown = subprocess.run(query, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return Finding("GPU", False, "nvidia-smi does not answer", optional=True)
+    names = [line.strip() for line in shown.stdout.splitlines() if line.strip()]
+    if shown.returncode != 0 or not names:
+        return Finding("GPU", False, "none that the driver can use; kernels run on the emulator", optional=True)
+    return Finding("GPU", True, "; ".join(names), optional=True)
+
+
+def _nvcc() -> Finding:
+    program = shutil.which("nvcc")
+    return Finding("nvcc", program is not None, program or "none; the emulator needs none", optional=True)
+
+
+_SELF_TEST = """
+import sys; sys.path += {roots!r}
+from autograder.runner.tvm_import import import_tvm
+import_tvm()
+import numpy as np, emulator
+from autograder.runner.self_test import copy_kernel
+source, target = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+run = emulator.run(copy_kernel(), source, target)
+assert run.ok, run.findings
+assert (source == target).all()
+"""
+
+
+def _emulator() -> Finding:
+    """Lower and run a small kernel in a process of its own."""
+    from autograder.runner.process import PACKAGE_ROOT
+
+    started = time.perf_counter()
+    code = _SELF_TEST.format(roots=[str(PACKAGE_ROOT)])
+    try:
+        done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("emulator", False, f"its self-test did not end ({type(error).__name__})")
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return Finding("emulator", False, f"its self-test failed: {last[:200]}")
+    return Finding("emulator", True, f"self-test passed in {time.perf_counter() - started:.1f} s")

@@ -1,0 +1,89 @@
+"""Seeded inputs. Each family is one function (shapes, generator) -> arrays, made for a pair A (M, K), B (N, K).
+
+They are generated in the oracle's process from the seed of the run, which the submission's process never learns.
+Every family makes zeros, a copy of an input, and an untouched output wrong.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Family = Callable[[np.random.Generator, list[tuple[int, int]]], list[Array]]
+
+FAMILIES: dict[str, Family] = {}
+_FP16_MAX = 65504.0
+
+
+def family(make: Family) -> Family:
+    """Register an input family under its function's name."""
+    FAMILIES[make.__name__] = make
+    return make
+
+
+def generator(seed: int, case: str) -> np.random.Generator:
+    """The random stream of one case: the same seed and case give the same numbers on every machine."""
+    return np.random.Generator(np.random.PCG64([seed, zlib.crc32(case.encode())]))
+
+
+@family
+def normal(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Standard normal values with a mean that differs per tensor, so that no sum is close to zero by design."""
+    return [random.standard_normal(shape) + 0.25 * (index + 1) for index, shape in enumerate(shapes)]
+
+
+@family
+def large(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Magnitudes from 8 to 512 per factor: partial sums overflow fp16, final sums stay inside it.
+
+    Terms come in pairs along K that nearly cancel, so a narrow accumulator loses the result.
+    """
+    (m, k), (n, _) = shapes
+    half = k // 2
+    a = np.exp2(random.uniform(3.0, 9.0, (m, k))) * random.choice([-1.0, 1.0], (m, k))
+    b = np.exp2(random.uniform(3.0, 7.0, (n, k))) * random.choice([-1.0, 1.0], (n, k))
+    a[:, half : 2 * half] = -a[:, :half] * (1 + random.choice([-1, 1], (m, half)) / 256)
+    b[:, half : 2 * half] = b[:, :half]
+    return [_with_sums_inside_fp16(a, b), b]
+
+
+@family
+def signed_zeros(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Half of all elements are +0 or -0, the rest are small signed integers times powers of two."""
+    arrays = []
+    for shape in shapes:
+        values = random.choice([-1.0, 1.0], shape) * random.integers(1, 8, shape) * np.exp2(random.integers(-3, 4, shape))
+        zeros = np.where(random.random(shape) < 0.5, 0.0, -0.0)
+        arrays.append(np.where(random.random(shape) < 0.5, values, zeros))
+    a, b = arrays
+    return [_with_sums_inside_fp16(a, b), b]
+
+
+@family
+def one_hot(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Each row of A picks one column of B, and no number appears twice in B or in D.
+
+    So every element of D is an exact copy that tells where it came from, and a wrong index becomes visible as such.
+    B's values have even exponents; the picks of different rows with the same k differ by odd powers of two.
+    """
+    (m, k), (n, _) = shapes
+    exponents = np.arange(-8, 8, 2)
+    mantissas = 1 + np.arange(1024) / 1024
+    codes = (np.exp2(exponents)[:, None] * mantissas).ravel()
+    b = random.permutation(np.resize(codes, max(codes.size, n * k)))[: n * k].reshape(n, k)
+    a = np.zeros((m, k))
+    for start in range(0, m, k):
+        rows = np.arange(start, min(start + k, m))
+        a[rows, random.permutation(k)[: rows.size]] = 2.0 ** (start // k)
+    return [a, b]
+
+
+def _with_sums_inside_fp16(a: Array, b: Array) -> Array:
+    """A with each row scaled down by a power of two, which is exact, until every sum of A B^T is well inside fp16."""
+    over = np.abs(a @ b.T).max(axis=1) / (_FP16_MAX / 4)
+    scaled: Array = a * np.exp2(-np.ceil(np.log2(np.maximum(over, 1.0))))[:, None]
+    return scaled

@@ -1,0 +1,29 @@
+"""PyTorch references, one per kernel family. Only the oracle's process imports this package's modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The exact result and the sum of magnitudes |A||B|^T that bounds a right kernel's error, both fp64."""
+
+    exact: Array
+    magnitude: Array
+
+
+Oracle = Callable[[list[Array]], Reference]
+ORACLES: dict[str, Oracle] = {}
+
+
+def oracle(compute: Oracle) -> Oracle:
+    """Register a reference under its function's name."""
+    ORACLES[compute.__name__] = compute
+    return compute

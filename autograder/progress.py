@@ -1,0 +1,104 @@
+"""What a learner has reached, in .autograde/progress.json of the course folder.
+
+Losing this file loses nothing that matters, so every problem with it is silent except one: not being able to write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = ".autograde"
+_FILE = "progress.json"
+_MAX_BYTES = 1 << 20
+
+
+@dataclass
+class Reached:
+    """Best and latest points of one exercise."""
+
+    best: float = 0.0
+    latest: float = 0.0
+    max_points: float = 0.0
+    full_marks: bool = False
+
+
+@dataclass
+class Progress:
+    """Per exercise id what was reached. `hints` counts the hint levels that were shown."""
+
+    reached: dict[str, Reached] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+
+    def record(self, exercise: str, points: float, max_points: float, full_marks: bool) -> None:
+        entry = self.reached.setdefault(exercise, Reached())
+        entry.latest, entry.max_points = points, max_points
+        entry.best = max(entry.best, points)
+        entry.full_marks = entry.full_marks or full_marks
+
+
+def load(root: Path) -> Progress:
+    """The progress stored under a course folder; empty when there is none or it cannot be understood."""
+    progress = Progress()
+    try:
+        with (root / FOLDER / _FILE).open("rb") as file:
+            data = json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return progress
+    reached = data.get("reached") if isinstance(data, dict) else None
+    for exercise, entry in (reached if isinstance(reached, dict) else {}).items():
+        if isinstance(entry, dict):
+            progress.reached[exercise] = Reached(
+                best=_number(entry.get("best")),
+                latest=_number(entry.get("latest")),
+                max_points=_number(entry.get("max_points")),
+                full_marks=entry.get("full_marks") is True,
+            )
+    hints = data.get("hints") if isinstance(data, dict) else None
+    for exercise, level in (hints if isinstance(hints, dict) else {}).items():
+        if isinstance(level, int) and not isinstance(level, bool) and 0 <= level < 100:
+            progress.hints[exercise] = level
+    return progress
+
+
+def save(root: Path, progress: Progress) -> bool:
+    """Replace the file in one step, so that no reader ever sees half of it. False when the folder is not writable."""
+    folder = root / FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / _FILE, json.dumps(asdict(progress), indent=1).encode())
+    except OSError:
+        return False
+    return True
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it has either its old or its new content, whatever happens.
+
+    Raises:
+        OSError: it cannot be written; the old file is untouched.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(OSError):
+            os.chmod(name, path.stat().st_mode & 0o7777 if path.exists() else 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _number(value: Any) -> float:
+    """A finite number of points, else 0."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e6
+    return float(value) if good else 0.0

@@ -1,0 +1,1 @@
+"""One GradeReport and its views: terminal, plain text, HTML and JSON."""

@@ -1,0 +1,157 @@
+"""The builder process: runs a submission, calls its builder, returns the PrimFunc as JSON.
+
+Nothing in this process is worth stealing or changing: it holds no inputs, no reference, no tolerance and no grader
+state, and what it sends is only data for the next process. Standard input brings one frame:
+
+    {"source": path, "builder": name, "params": {...}, "memory_mib": n, "cpu_seconds": s, "writable": folder}
+
+The channel carries {"stage": "ready"} when the watchdog may start counting, then one of
+
+    {"stage": "built"} + graph JSON          {"stage": "failed", "kind": ..., "message": ..., "line": ...}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autograder.runner.frames import encode, read_frame
+
+MODULE = "kernel"
+
+
+def main(channel: int) -> None:
+    os.set_inheritable(channel, False)
+    frame = read_frame(sys.stdin.buffer)
+    if frame is None:
+        return
+    request = frame.header
+    _prepare(request)
+    _send(channel, encode({"stage": "ready"}))
+    try:
+        answer = _build(request)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of the submission included
+        answer = encode({"stage": "failed", **_describe(error, request["source"])})
+    _send(channel, answer)
+    os._exit(0)
+
+
+class Refused(Exception):
+    """The submission is not what the exercise asks for. `kind` names how."""
+
+    def __init__(self, kind: str, **details: Any) -> None:
+        super().__init__(kind)
+        self.kind, self.details = kind, details
+
+
+def _prepare(request: dict[str, Any]) -> None:
+    from autograder.runner import limits
+    from autograder.runner.tvm_import import import_tvm
+
+    limits.die_with_parent()
+    import_tvm()
+    from tvm.script import tirx  # noqa: F401  what every kernel imports; loaded before the clock starts
+
+    limits.set_resource_limits(request["memory_mib"], request["cpu_seconds"])
+    source, writable = Path(request["source"]), Path(request["writable"])
+    readable = [*limits.system_folders(), Path(__file__).resolve().parents[1], source.parent]
+    limits.confine_files(readable, [writable, Path("/dev/null")])
+    sys.setrecursionlimit(10_000)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+
+
+def _build(request: dict[str, Any]) -> bytes:
+    """Import the submission, call its builder, encode the PrimFunc."""
+    namespace = _import(request["source"])
+    builder = _find_builder(namespace, request["builder"], request["params"])
+    result = builder(**request["params"])
+
+    import tvm
+
+    if type(result) is not tvm.tirx.PrimFunc:
+        raise Refused("not_a_prim_func", returned=_type_name(result))
+    from autograder.runner.ir_json import NotAKernel, dump
+
+    try:
+        return encode({"stage": "built"}, dump(result).encode())
+    except NotAKernel as error:
+        raise Refused("not_a_kernel", message=str(error)) from None
+
+
+def _import(source: str) -> dict[str, Any]:
+    """Run the snapshot as a module with a file of its own, so that TVM's parser finds the source lines."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(MODULE, source)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+def _find_builder(namespace: dict[str, Any], name: str, params: dict[str, int]) -> Callable[..., Any]:
+    import inspect
+
+    builder = namespace.get(name)
+    if builder is None:
+        own = [n for n, v in namespace.items() if callable(v) and getattr(v, "__module__", None) == MODULE]
+        raise Refused("builder_missing", defined=own[:50])
+    if not callable(builder):
+        raise Refused("builder_not_callable", returned=_type_name(builder))
+    try:
+        inspect.signature(builder).bind(**params)
+    except TypeError as error:
+        line = getattr(getattr(builder, "__code__", None), "co_firstlineno", None)
+        signature = str(inspect.signature(builder))
+        raise Refused("builder_signature", signature=signature, message=str(error), line=line) from None
+    except ValueError:
+        pass  # no signature to look at; the call will tell
+    return builder  # type: ignore[no-any-return]
+
+
+def _describe(error: BaseException, source: str) -> dict[str, Any]:
+    """What happened and at which line of the submission, as plain data."""
+    if isinstance(error, Refused):
+        return {"kind": error.kind, **error.details}
+    if isinstance(error, SystemExit):
+        return {"kind": "exit", "message": str(error.code)[:200], "line": _line(error, source)}
+    message = _text(error)
+    if type(error).__name__ == "DiagnosticError":
+        return {"kind": "rejected", "message": message, "line": _line(error, source)}
+    return {"kind": "raised", "type": type(error).__name__, "message": message, "line": _line(error, source)}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:20_000]
+    except BaseException:
+        return ""
+
+
+def _line(error: BaseException, source: str) -> int | None:
+    """The innermost line of the submission in the traceback."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == source:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _send(channel: int, data: bytes) -> None:
+    view = memoryview(data)
+    with contextlib.suppress(BrokenPipeError):
+        while view:
+            view = view[os.write(channel, view) :]

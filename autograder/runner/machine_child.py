@@ -1,0 +1,147 @@
+"""The machine process: lowers the PrimFunc that the builder returned and runs it on the emulator.
+
+The submission's Python never runs here, so counters and findings are the emulator's own. Standard input brings
+
+    {"stage": "kernel", "arch": ..., "tensors": [...]} + graph JSON
+    {"stage": "run", "case": id, "schedule": ..., "seed": n} + raw bytes of all tensors, in order
+
+The channel carries {"stage": "ready"}, then one frame per request:
+
+    {"stage": "compiled", "resources": {...}}                              {"stage": "refused", "kind": ..., ...}
+    {"stage": "ran", "case": id, "findings": [...], "counters": {...}} + raw bytes of the outputs
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, BinaryIO
+
+from autograder.runner.frames import Frame, encode, read_frame
+
+
+def main(channel: int) -> None:
+    os.set_inheritable(channel, False)
+    from autograder.runner import limits
+    from autograder.runner.tvm_import import import_tvm
+
+    limits.die_with_parent()
+    tvm = import_tvm()
+    import emulator
+    import numpy as np
+
+    sys.setrecursionlimit(10_000)
+    with os.fdopen(channel, "wb") as out:
+        _answer(out, {"stage": "ready", "versions": {"tvm": tvm.__version__, "numpy": np.__version__}})
+        kernel: Any = None
+        tensors: list[dict[str, Any]] = []
+        while (frame := read_frame(sys.stdin.buffer)) is not None:
+            if frame.stage == "kernel":
+                tensors = frame.header["tensors"]
+                kernel = _compile(emulator, frame, out)
+            else:
+                _run(emulator, kernel, tensors, frame, out)
+
+
+def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
+    """The compiled kernel, or None after a refusal was sent."""
+    from autograder.runner.ir_json import NotAKernel, load
+
+    started = time.perf_counter()
+    try:
+        prim_func = load(frame.raw.decode())
+        buffers = _buffers(prim_func)
+    except (NotAKernel, UnicodeDecodeError) as error:
+        return _answer(out, {"stage": "refused", "kind": "unreadable", "message": str(error)})
+    if buffers != [{k: t[k] for k in ("dtype", "shape")} for t in frame.header["tensors"]]:
+        return _answer(out, {"stage": "refused", "kind": "buffers", "buffers": _buffers(prim_func, named=True)})
+    try:
+        kernel = emulator.compile(prim_func, arch=frame.header["arch"])
+    except emulator.EmulatorError as error:
+        return _answer(out, {"stage": "refused", **_describe(emulator, error)})
+    resources = {k: v for k, v in kernel.resources.items() if isinstance(v, int)}
+    _answer(out, {"stage": "compiled", "resources": resources, "seconds": time.perf_counter() - started})
+    return kernel
+
+
+def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame, out: BinaryIO) -> None:
+    """One launch. Inputs are compared with their bytes afterwards: a kernel must not change them."""
+    request, arrays, position = frame.header, [], 0
+    from autograder.runner.oracle_child import numpy_dtype
+
+    import numpy as np
+
+    for tensor in tensors:
+        dtype = numpy_dtype(tensor["dtype"])
+        size = int(np.prod(tensor["shape"])) * dtype.itemsize
+        piece = frame.raw[position : position + size]
+        arrays.append(np.frombuffer(bytearray(piece), dtype).reshape(tensor["shape"]))
+        position += size
+    before = [a.tobytes() for a in arrays]
+    started = time.perf_counter()
+    try:
+        run = kernel.run(*arrays, seed=request["seed"], schedule=request["schedule"], check=True)
+    except emulator.EmulatorError as error:
+        _answer(out, {"stage": "refused", "case": request["case"], **_describe(emulator, error)})
+        return
+    seconds = time.perf_counter() - started
+    changed = [
+        t["name"] for t, a, b in zip(tensors, arrays, before, strict=True) if t["role"] == "input" and a.tobytes() != b
+    ]
+    header = {
+        "stage": "ran",
+        "case": request["case"],
+        "findings": [finding.to_json() for finding in run.findings],
+        "counters": {str(name): int(count) for name, count in run.counters.items()},
+        "changed_inputs": changed,
+        "seconds": seconds,
+    }
+    raw = b"".join(a.tobytes() for t, a in zip(tensors, arrays, strict=True) if t["role"] == "output")
+    _answer(out, header, raw)
+
+
+def _buffers(prim_func: Any, named: bool = False) -> list[dict[str, Any]]:
+    """dtype and shape of each parameter's buffer, in order; a parameter without a buffer has neither.
+
+    Raises:
+        NotAKernel: the object is no PrimFunc.
+    """
+    import tvm
+
+    from autograder.runner.ir_json import NotAKernel
+
+    if not isinstance(prim_func, tvm.tirx.PrimFunc):
+        raise NotAKernel(f"a {type(prim_func).__name__} instead of a PrimFunc")
+    buffers = []
+    for parameter in prim_func.params:
+        shape, dtype = getattr(parameter, "shape", None), getattr(parameter, "dtype", None)
+        is_buffer = shape is not None and type(parameter.ty).__name__ == "BufferType"
+        entry: dict[str, Any] = {
+            "dtype": str(dtype) if is_buffer else None,
+            "shape": [_extent(extent) for extent in shape] if is_buffer else None,
+        }
+        buffers.append({"name": str(parameter.name), **entry} if named else entry)
+    return buffers
+
+
+def _extent(extent: Any) -> int | str:
+    value = getattr(extent, "value", extent)
+    return value if isinstance(value, int) else str(extent)
+
+
+def _describe(emulator: Any, error: Any) -> dict[str, Any]:
+    """An emulator's exception as plain data."""
+    kind = {
+        emulator.LoweringError: "lowering",
+        emulator.UnsupportedInstruction: "unsupported",
+        emulator.LaunchError: "launch",
+    }.get(type(error), "emulator")
+    location = getattr(error, "location", None)
+    place = {"file": location.file, "line": location.line} if location is not None else None
+    return {"kind": kind, "message": getattr(error, "message", str(error)), "location": place}
+
+
+def _answer(out: BinaryIO, header: dict[str, Any], raw: bytes = b"") -> None:
+    out.write(encode(header, raw))
+    out.flush()

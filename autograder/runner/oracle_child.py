@@ -1,0 +1,105 @@
+"""The oracle process: makes the inputs, computes the reference with PyTorch, compares outputs. It never sees code.
+
+Standard input brings {"stage": "plan", "seed": n, "oracle": name, "terms": n, "accumulate_eps": x, "tensors": [...],
+"cases": [...]} and later {"stage": "output", "case": id} + the raw bytes of the outputs. The channel carries
+{"stage": "inputs", "case": id} + raw bytes for every case at once, and {"stage": "verdict", "case": id, ...} for
+every output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from autograder.runner.frames import Frame, encode, read_frame
+
+
+def main(channel: int) -> None:
+    os.set_inheritable(channel, False)
+    from autograder.runner import limits
+
+    limits.die_with_parent()
+    plan = read_frame(sys.stdin.buffer)
+    if plan is None:
+        return
+    with os.fdopen(channel, "wb") as out:
+        cases = {}
+        for case in plan.header["cases"]:
+            cases[case["id"]] = _make_inputs(plan.header, case)
+            out.write(encode({"stage": "inputs", "case": case["id"]}, cases[case["id"]].launch_bytes))
+            out.flush()
+        judge = _Judge(plan.header)
+        out.write(encode({"stage": "loaded", "versions": judge.versions}))
+        out.flush()
+        while (frame := read_frame(sys.stdin.buffer)) is not None:
+            out.write(encode({"stage": "verdict", "case": frame.header["case"], **judge(cases, frame)}))
+            out.flush()
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The inputs of one case as fp64 arrays (already rounded to their dtype), and the bytes that the launch gets."""
+
+    inputs: list[Any]
+    launch_bytes: bytes
+
+
+def numpy_dtype(name: str) -> Any:
+    """The NumPy dtype of a tensor; bfloat16 comes from ml_dtypes."""
+    import numpy as np
+
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _make_inputs(plan: dict[str, Any], case: dict[str, Any]) -> _Case:
+    import numpy as np
+
+    from autograder.compare import fill_pattern
+    from autograder.inputs import FAMILIES, generator
+
+    tensors = plan["tensors"]
+    shapes = [tuple(t["shape"]) for t in tensors if t["role"] == "input"]
+    values = iter(FAMILIES[case["inputs"]](generator(plan["seed"], case["id"]), shapes))
+    launch, inputs = [], []
+    for tensor in tensors:
+        dtype = numpy_dtype(tensor["dtype"])
+        if tensor["role"] == "input":
+            rounded = next(values).astype(dtype)
+            inputs.append(rounded.astype(np.float64))
+        else:
+            rounded = np.full(tensor["shape"], fill_pattern(dtype), dtype)
+        launch.append(np.ascontiguousarray(rounded).tobytes())
+    return _Case(inputs, b"".join(launch))
+
+
+class _Judge:
+    """Holds PyTorch and the plan; called with one output frame at a time."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        import torch
+
+        import autograder.oracles.gemm  # noqa: F401  registers its references
+        from autograder.oracles import ORACLES
+
+        torch.set_num_threads(1)
+        self.versions = {"torch": torch.__version__}
+        self._reference = ORACLES[plan["oracle"]]
+        self._plan = plan
+
+    def __call__(self, cases: dict[str, _Case], frame: Frame) -> dict[str, Any]:
+        import numpy as np
+
+        from autograder.compare import allowed_interval, compare
+
+        (output,) = (t for t in self._plan["tensors"] if t["role"] == "output")
+        dtype = numpy_dtype(output["dtype"])
+        actual = np.frombuffer(frame.raw, dtype).reshape(output["shape"])
+        reference = self._reference(cases[frame.header["case"]].inputs)
+        interval = allowed_interval(reference, self._plan["terms"], self._plan["accumulate_eps"], dtype)
+        return compare(actual, *interval).to_json()
