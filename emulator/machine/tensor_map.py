@@ -177,7 +177,7 @@ class TensorMap:
         """
         fast = self._fast_source(memory, coords, dst)
         if fast is None or dst + self.smem_bytes > smem.size:
-            self._scatter(self.load_box(memory, coords), smem, dst)
+            self.write_box(self.load_box(memory, coords), smem, dst)
             return
         units, start, index = fast
         target = smem[dst : dst + self.box_bytes].view(np.complex128)
@@ -197,7 +197,7 @@ class TensorMap:
 
     def store(self, smem: Array, src: int, memory: Array, coords: Sequence[int]) -> None:
         """cp.async.bulk.tensor shared -> global: write the in-bounds part of the box at `src`."""
-        self.store_box(self._collect(smem, src), memory, coords)
+        self.store_box(self.read_box(smem, src), memory, coords)
 
     def store_box(self, box: Array, memory: Array, coords: Sequence[int]) -> None:
         """Write a box, uint8 (rows, row_bytes) in shared-memory order without swizzle, to global memory."""
@@ -210,7 +210,7 @@ class TensorMap:
 
         `op` is add, min, max, inc, dec, and, or, xor. Raises NotSupported for a type PTX does not reduce.
         """
-        self.reduce_box(self._collect(smem, src), memory, coords, op)
+        self.reduce_box(self.read_box(smem, src), memory, coords, op)
 
     def reduce_box(self, box: Array, memory: Array, coords: Sequence[int], op: str) -> None:
         """`reduce` for a box already in shared-memory order without swizzle."""
@@ -228,11 +228,11 @@ class TensorMap:
     def gather4(self, memory: Array, coords: Sequence[int], smem: Array, dst: int) -> None:
         """.tile::gather4 load of four rows of box[0]: coords are (x, row0, row1, row2, row3), rank 2."""
         rows = [self._row_map.load_box(memory, (coords[0], row)) for row in self._four(coords)]
-        self._four_rows._scatter(np.concatenate(rows), smem, dst)
+        self._four_rows.write_box(np.concatenate(rows), smem, dst)
 
     def scatter4(self, smem: Array, src: int, memory: Array, coords: Sequence[int]) -> None:
         """.tile::scatter4 store: the inverse of `gather4`."""
-        box = self._four_rows._collect(smem, src)
+        box = self._four_rows.read_box(smem, src)
         for i, row in enumerate(self._four(coords)):
             self._row_map.store_box(box[i : i + 1], memory, (coords[0], row))
 
@@ -354,7 +354,7 @@ class TensorMap:
         extent = self.row_bytes + sum((n - 1) * s for n, s in zip(self.shape[1:], steps[1:], strict=True))
         return _Plan(last, self.shape, tuple(steps), self.row_bytes, extent, self.swizzle)
 
-    def _scatter(self, box: Array, smem: Array, dst: int) -> None:
+    def write_box(self, box: Array, smem: Array, dst: int) -> None:
         """Write an unswizzled box to shared memory at `dst`."""
         self._check_smem(smem, dst)
         if not self._chunked(smem, dst):
@@ -365,7 +365,7 @@ class TensorMap:
         units = np.ascontiguousarray(box).view(np.complex128).reshape(-1)
         smem.view(np.complex128)[(dst - low) >> 4 :][index] = units
 
-    def _collect(self, smem: Array, src: int) -> Array:
+    def read_box(self, smem: Array, src: int) -> Array:
         """Read a box from shared memory at `src` into unswizzled order, uint8 (rows, row_bytes)."""
         self._check_smem(smem, src)
         if not self._chunked(smem, src):
@@ -566,8 +566,8 @@ def _inner_box_problems(t: TensorMap) -> list[str]:
     if inner % 16:
         found.append(f"the innermost box extent is {inner} bytes, it must be a multiple of 16")
     if t.swizzle != SwizzleMode.NONE and inner > t.swizzle.row_bytes:
+        width = t.swizzle.row_bytes
         found.append(
-            f"the innermost box extent is {inner} bytes, more than the {t.swizzle.row_bytes} bytes of a row of "
-            f"the {t.swizzle}"
+            f"the innermost box extent is {inner} bytes, more than the {width} bytes of a row of the {t.swizzle}"
         )
     return found
