@@ -13,10 +13,20 @@ import numpy as np
 
 from emulator.errors import LaunchError
 from emulator.lowering import Lowered
-from emulator.machine.memory import GlobalMemory
+from emulator.machine.memory import GlobalMemory, Segment
+from emulator.machine.swizzle import SwizzleMode
+from emulator.machine.tensor_map import TensorMap
 
 _KIND = {"i": 0, "u": 1, "f": 2, "b": 6}
 _TENSOR_TYPE_INDEX = 70
+
+
+@dataclass(frozen=True)
+class BoundTensorMap:
+    """A tensor map and the tensor it describes."""
+
+    map: TensorMap
+    segment: Segment
 
 
 @dataclass(frozen=True)
@@ -270,8 +280,6 @@ class Host:
         return self.expr(e)
 
     def encode_tensor_map(self, e: Any) -> None:
-        from emulator.machine.tensor_map import TensorMap
-
         attrs = e.attrs
         rank = int(attrs.rank)
         values = [self.expr(a) for a in e.args[1:]]
@@ -286,12 +294,20 @@ class Host:
             key = key.args[0]
         if type(key).__name__ == "TensorLoad":
             key = key.source
-        self.maps[key] = TensorMap.from_launch(
-            pointer=int(pointer), dtype=str(attrs.force_cu_dtype or attrs.descriptor_dtype) if False else str(attrs.descriptor_dtype),
-            dims=tuple(dims), strides=tuple(strides), box=tuple(box), element_strides=tuple(element_strides),
-            interleave=int(attrs.interleave), swizzle=int(attrs.swizzle), oob_fill=int(attrs.oob_fill), name=str(getattr(key, "name", "tensor map")),
+        name = str(getattr(key, "name", "tensor map"))
+        segment = next((g for g in self.memory.segments if g.base <= int(pointer) < g.base + max(1, g.nbytes)), None)
+        if segment is None:
+            raise LaunchError(f"tensor map `{name}` points outside every tensor")
+        force = attrs.force_cu_dtype
+        map_ = TensorMap(
+            "tfloat32" if force is not None and int(force) == 11 else str(attrs.descriptor_dtype),
+            tuple(dims), tuple(strides), tuple(box), tuple(element_strides), SwizzleMode(int(attrs.swizzle)),
+            int(attrs.oob_fill), int(attrs.interleave), int(pointer) - segment.base, name,
         )  # fmt: skip
-        self.env[key] = self.maps[key]
+        problems = map_.problems(map_.base)
+        if problems:
+            raise LaunchError(f"tensor map `{name}`: {problems[0]}")
+        self.maps[key] = self.env[key] = BoundTensorMap(map_, segment)
 
     def encode_tensor_map_packed(self, args: Any) -> None:
         raise LaunchError("tensor maps encoded through a packed call are not supported; pass tensors to the kernel")

@@ -11,7 +11,7 @@ import numpy as np
 from emulator import instructions
 from emulator.checks.findings import Finding, FindingLog
 from emulator.errors import DeviceFault, LaunchError
-from emulator.host import Host, Launch
+from emulator.host import BoundTensorMap, Host, Launch
 from emulator.lowering import Lowered, lower
 from emulator.machine.address import SMEM_LIMIT
 from emulator.machine.memory import GlobalMemory
@@ -151,8 +151,12 @@ class Kernel:
             checker = RaceDetector(
                 log, name_of=lambda space, index, byte: box[-1].name_of(space, index, byte), smem_granule=program.smem_access, uninitialised="error"
             )
+            written = {}
+            for launch in launches:
+                for index, value in _written(memory, launch, self.programs[launch.kernel]).items():
+                    written[index] = written.get(index, False) or value
             for segment in memory.segments:
-                checker.add_global(segment.nbytes, _granule(segment.array), name=segment.name, written=True)
+                checker.add_global(segment.nbytes, _granule(segment.array), name=segment.name, written=written[segment.index])
         for k, launch in enumerate(launches):
             program = self.programs[launch.kernel]
             _check_launch(launch, program)
@@ -163,6 +167,7 @@ class Kernel:
                 schedule=schedule, seed=seed, checker=checker, fine=fine, smem_names=self.lowered.smem_names,
                 tmem_names=self.lowered.tmem_names, numerics=numerics,
             )  # fmt: skip
+            machine.written = _written(memory, launch, program)
             box.append(machine)
             try:
                 machine.run()
@@ -186,6 +191,20 @@ class Kernel:
                 tuple(running.threads.warps) if running is not None else (), (), {"stops_kernel": True},
             )
         )  # fmt: skip
+
+
+def _written(memory: GlobalMemory, launch: Launch, program: Program) -> dict[int, bool]:
+    """Per tensor: may the kernel write it? False when it is only reachable through tensor maps that are only read."""
+    out = {segment.index: False for segment in memory.segments}
+    for (name, _dtype), value in zip(program.params, launch.args, strict=True):
+        if isinstance(value, BoundTensorMap):
+            if name in program.stored_maps:
+                out[value.segment.index] = True
+        elif isinstance(value, int):
+            for segment in memory.segments:
+                if segment.base <= value < segment.base + max(1, segment.nbytes):
+                    out[segment.index] = True
+    return out
 
 
 def _granule(array: np.ndarray) -> int:

@@ -126,6 +126,8 @@ class Machine:
         self.trace: Any = None
         self.steps = 0
         self.running: Strand | None = None
+        self.written: dict[int, bool] = {}
+        self._ids = 0
         if checker is not None:
             unknown = 0
             for location, _ in program.sites:
@@ -209,6 +211,11 @@ class Machine:
         queue.append(op)
         self.order.append(op)
 
+    def next_id(self) -> int:
+        """A fresh chain number: operations without order among themselves."""
+        self._ids += 1
+        return self._ids
+
     def complete_chain(self, chain: Hashable, keep: int = 0) -> None:
         """Complete the oldest operations of a chain until ``keep`` remain (``wait_group``)."""
         queue = self.chains.get(chain)
@@ -230,6 +237,8 @@ class Machine:
             queue = self.chains[op.chain]
             head = queue.popleft()
             assert head is op
+            if not queue:
+                del self.chains[op.chain]
             self._finish(op)
             return True
         return False
@@ -241,7 +250,10 @@ class Machine:
             self.order.clear()
             return False
         chain = heads[self.rng.randrange(len(heads))]
-        self._finish(self.chains[chain].popleft())
+        op = self.chains[chain].popleft()
+        if not self.chains[chain]:
+            del self.chains[chain]
+        self._finish(op)
         if len(self.order) > 64 and self.order[0].complete is None:
             self.order = deque(op for op in self.order if op.complete is not None)
         return True
@@ -395,7 +407,7 @@ class Machine:
         for chain in [c for c, q in self.chains.items() if q and isinstance(c, tuple) and c[0] is cluster]:
             self.complete_chain(chain)
         for chain in [c for c in self.chains if isinstance(c, tuple) and c[0] is cluster]:
-            del self.chains[chain]
+            self.chains.pop(chain, None)
         if cluster.hb is not None:
             cluster.hb.finish()
         for cta in cluster.ctas:

@@ -130,6 +130,7 @@ class Program:
     smem_access: int
     static_smem: int
     uses: set[str]
+    stored_maps: set[str]
 
 
 def itemsize(dtype: str) -> int:
@@ -201,6 +202,7 @@ class Translator:
         self.static_smem = 0
         self.uses: set[str] = set()
         self.loop_depth: list[str] = []
+        self.stored_maps: set[str] = set()
 
     # ------------------------------------------------------------------------------------------ small helpers
 
@@ -937,6 +939,8 @@ class Translator:
                 else:
                     sources.append(self.operand(group[0], ptx_type, slot) if group else "None")
                 dtypes.append(ptx_type)
+        if "_s2g" in entry.name or "cp_reduce_async_bulk_tensor" in entry.name:
+            self.stored_maps.update(sources[k] for k, (slot, _, _) in enumerate(layout) if slot.name == "tmap")
         mods = Mods(tokens, dict(mod_map), tuple(dtypes))
         fn = self.const(entry.name.rsplit(".", 1)[-1], partial(entry.fn, mods))
         self.uses.add(entry.name)
@@ -1486,7 +1490,8 @@ class Translator:
         exec(compile(source, f"<{self.lowered.name}: warp program>", "exec"), namespace)
         role_key = self.build_role_key(namespace, [name for name, _ in params])
         return Program(
-            source, namespace["main"], self.sites, line_sites, role_key, params, self.smem_access, self.static_smem, self.uses
+            source, namespace["main"], self.sites, line_sites, role_key, params, self.smem_access, self.static_smem, self.uses,
+            self.stored_maps,
         )
 
     def build_role_key(self, namespace: dict[str, Any], params: list[str]) -> Callable[..., Any] | None:

@@ -90,6 +90,7 @@ class Cta:
         self.named: dict[int, NamedBarrier] = {}
         self._tmem: TensorMemory | None = None
         self.exited_warps: set[int] = set()
+        self.bulk: dict[int, Any] = {}  # per thread: its bulk groups
 
     @property
     def tmem(self) -> TensorMemory:
