@@ -1,9 +1,9 @@
 """The records of the race detector: accesses, mbarriers and asynchronous queues as it sees them.
 
 Time is a vector clock per cluster. A column of the clock is an *agent*: a warp, an mbarrier (whose time is
-its number of completed phases), or one asynchronous queue of one thread or warp (whose time is the number of
-operations done). An access is the pair (column, epoch); a warp knows of its completion when its clock holds
-at least that epoch.
+its number of completed phases), or one queue of asynchronous operations of a thread or warp (whose time is
+the number of batches that are done). An access is a pair (column, epoch); a warp knows that it is complete
+when its clock holds at least that epoch in that column.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from emulator.checks.happens_before import ClusterOrder
+    from emulator.checks.shadow import Shadow
 
 Clock = npt.NDArray[np.int32]  # (planes, columns)
 
-# Planes of a clock. ORDER is happens-before itself. The others hold the part of it that is separated from its
-# writer by a fence somewhere on the path: proxy fences (PTX ISA, memory consistency model, "proxy-preserved
-# base causality order") for SMEM and GMEM, and tcgen05.fence::before_thread_sync.
+# Planes of a clock. ORDER is happens-before itself. The others hold the part of it that a fence somewhere on
+# the path separates from its writer: proxy fences (PTX ISA, memory consistency model, "proxy-preserved base
+# causality order") for SMEM and for GMEM, and tcgen05.fence::before_thread_sync for TMEM.
 ORDER, PROXY_SMEM, PROXY_GMEM, TCGEN05 = 0, 1, 2, 3
 PLANES = 4
 
 Via = Literal["program", "mbarrier", "bulk_read", "bulk_write", "mma", "ld", "st", "cp.async", "wgmma"]
+
+_SITES_PER_EVENT = 64
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Kind:
     proxy: Literal["generic", "async"]
     via: Via
 
+    @property
+    def fifo(self) -> bool:
+        """Operations of one queue take effect in the order of their issue."""
+        return self.via in ("mma", "ld", "st")
+
 
 @cache
 def kind_of(name: str, proxy: Literal["generic", "async"], via: Via) -> Kind:
@@ -52,18 +60,21 @@ def kind_of(name: str, proxy: Literal["generic", "async"], via: Via) -> Kind:
 
 
 class Event:
-    """One access by one agent.
+    """What one agent does between two of its synchronizations, or one asynchronous operation.
 
     Attributes:
         cl: the cluster it belongs to.
         col, epoch: known to a clock ``c`` when ``c[ORDER, col] >= epoch``.
-        w, wepoch: the issuing warp and its own time at issue.
-        kind, site, atomic: what and where.
+        w, wepoch: the issuing warp and that warp's own time at issue.
+        kind, atomic: what it is. fifo: its column when its queue is in order, else -1.
+        site: the statement; ``log`` holds the places of further statements that share the event.
         bar: the mbarrier that reports its completion, if any.
         state, memo: interned shadow states that end with this event.
     """
 
-    __slots__ = ("atomic", "bar", "cl", "col", "epoch", "kind", "memo", "site", "state", "w", "wepoch")
+    __slots__ = (
+        "atomic", "bar", "cl", "col", "epoch", "fifo", "kind", "log", "memo", "site", "state", "w", "wepoch",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -76,6 +87,7 @@ class Event:
         site: int,
         bar: BarrierOrder | None = None,
         atomic: bool = False,
+        fifo: int = -1,
     ) -> None:
         self.cl = cl
         self.col = col
@@ -86,13 +98,28 @@ class Event:
         self.site = site
         self.bar = bar
         self.atomic = atomic
+        self.fifo = fifo
         self.state = -1
         self.memo: dict[Any, int] | None = None
+        self.log: list[tuple[int, Shadow, Any, int]] | None = None
+
+    def note(self, site: int, shadow: Shadow, rows: Any, log2: int) -> None:
+        """Remember where a further statement touched (``rows`` of ``2**log2`` granules)."""
+        if self.log is None:
+            self.log = []
+        if len(self.log) < _SITES_PER_EVENT:
+            self.log.append((site, shadow, rows, log2))
+
+    def site_at(self, shadow: Shadow, granule: int) -> int:
+        """The latest statement of this event that touched a granule."""
+        for site, where, rows, log2 in reversed(self.log or ()):
+            if where is shadow and bool(np.any(np.asarray(rows) == granule >> log2)):
+                return site
+        return self.site
 
 
-State = tuple[
-    Event | None, tuple[Event, ...]
-]  # last write (None: the host's), reads since that are still relevant
+# A shadow state: the last write (None: the host's), and the reads since that a later write must still follow.
+State = tuple[Event | None, tuple[Event, ...]]
 
 
 class BarrierOrder:
@@ -103,25 +130,15 @@ class BarrierOrder:
         col: its clock column; its time is ``completed``, the number of completed phases.
         pending: clock that the arrivals so far have released (cumulative over phases).
         history: clock that a wait for completed phase ``n`` acquires, the most recent phases only.
+        init_warp, init_epoch, fence_epoch: its initializer, when, and that warp's next fence (-1: none).
+        visible, async_visible: warps whose (asynchronous) uses were checked against the init, as bits.
+        arriver: the only warp that arrived in this phase, -1 nobody yet, -2 several or a commit.
+        arrive_sites: latest arrive statement of each warp.
     """
 
     __slots__ = (
-        "arrive_sites",
-        "arriver",
-        "async_visible",
-        "cl",
-        "col",
-        "completed",
-        "cta",
-        "fence_epoch",
-        "foreign",
-        "history",
-        "init_epoch",
-        "init_site",
-        "init_warp",
-        "offset",
-        "pending",
-        "visible",
+        "arrive_sites", "arriver", "async_visible", "cl", "col", "completed", "cta", "fence_epoch", "foreign",
+        "history", "init_epoch", "init_site", "init_warp", "offset", "pending", "visible",
     )  # fmt: skip
 
     def __init__(
@@ -141,37 +158,61 @@ class BarrierOrder:
         self.visible = 1 << warp
         self.async_visible = 0
         self.foreign: dict[Any, Clock] | None = None
-        self.arriver = -1  # the only warp that arrived in this phase, -1 none, -2 several
+        self.arriver = -1
         self.arrive_sites: dict[int, int] = {}
 
 
 class Queue:
-    """Operations of one thread or warp that complete in order, and their groups.
+    """Asynchronous operations of one thread or warp that complete in batches.
+
+    Nobody can tell operations of one batch apart, so they share an epoch: the number of the batch. A batch
+    ends with what makes it observable (commit, commit_group, wait::ld).
 
     Attributes:
-        col: clock column of their completion; ``col2``: of the second completion (bulk stores: writes made).
-        issued: operations so far. groups: ``issued`` at each commit_group.
-        committed: operations waited for (ld, st) or covered by a tcgen05.commit (mma) so far.
-        commits: (operations covered, barrier, phase) of the latest commits. site: of the latest operation.
+        col: clock column of their completion. col2: of the second completion (bulk stores: writes made).
+        epoch: number of the open batch. open: whether it has operations.
+        groups: last batch of every group. commits: (last batch, barrier, phase) of the latest commits.
+        event: the latest event, reused while nothing distinguishes the next one from it.
     """
 
-    __slots__ = ("col", "col2", "commits", "committed", "groups", "issued", "site")
+    __slots__ = ("col", "col2", "commits", "epoch", "event", "groups", "open")
 
     def __init__(self, col: int, col2: int = -1) -> None:
         self.col = col
         self.col2 = col2
-        self.issued = 0
+        self.epoch = 1
+        self.open = False
         self.groups: list[int] = []
-        self.committed = 0
         self.commits: deque[tuple[int, BarrierOrder, int]] = deque(maxlen=64)
-        self.site = 0
+        self.event: Event | None = None
+
+    def issue(self, cl: ClusterOrder, w: int, kind: Kind, site: int) -> Event:
+        """The event of the operation that warp ``w`` issues now."""
+        self.open = True
+        wepoch = cl.now[w].item(w)
+        event = self.event
+        if (
+            event is None
+            or event.epoch != self.epoch
+            or event.site != site
+            or event.wepoch != wepoch
+            or event.kind is not kind
+        ):
+            fifo = self.col if kind.fifo else -1
+            event = Event(cl, self.col, self.epoch, w, wepoch, kind, site, fifo=fifo)
+            self.event = event
+        return event
+
+    def close(self) -> int:
+        """End the open batch, if it has operations; the number of the last batch that ended."""
+        if self.open:
+            self.open = False
+            self.epoch += 1
+        return self.epoch - 1
 
 
 def join(into: Clock, other: Clock) -> None:
-    """``into = max(into, other)`` in place.
-
-    ``other`` may be older and have fewer columns (the rest is zero).
-    """
+    """``into = max(into, other)`` in place. ``other`` may be older, with fewer columns (the rest is zero)."""
     b = other.shape[1]
     if into.shape[1] == b:
         np.maximum(into, other, out=into)

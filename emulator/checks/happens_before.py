@@ -25,13 +25,13 @@ Rules: PTX ISA, chapters "Memory Consistency Model", "mbarrier", "Async proxy", 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from emulator.checks.conflicts import Address, ConflictChecker
 from emulator.checks.events import (
     ORDER,
     PLANES,
@@ -49,28 +49,27 @@ from emulator.checks.events import (
     kind_of,
 )
 from emulator.checks.findings import FindingLog, SourceLocation, Strength
-from emulator.checks.race_reports import Conflict, Reporter
+from emulator.checks.grid_order import Clocks, GridOrder
+from emulator.checks.race_reports import Reporter
 from emulator.checks.shadow import Chunks, Lanes, Region, Shadow, Span, Strided, TmemBlock
 
 __all__ = [
+    "BarrierOrder",
     "Chunks",
     "ClusterOrder",
     "Lanes",
     "RaceDetector",
     "Region",
-    "Shadow",
     "Span",
     "Strided",
     "TmemBlock",
 ]
 
 NameOf = Callable[[str, int, int], str]
-Address = int | npt.NDArray[Any]
 Places = Sequence[tuple[int, Region]]
 
 _HISTORY = 16  # completed phases per mbarrier whose clocks are kept
 _COMPACT = 1 << 16  # interned states before unused ones are dropped
-_UNIFORM_MAX = 1 << 14  # ids compared through bytes; beyond, NumPy is faster
 
 
 class RaceDetector:
@@ -100,7 +99,7 @@ class RaceDetector:
         self.buffers: list[Shadow | None] = []
         self.buffer_names: list[str] = []
         self.clusters: list[ClusterOrder] = []
-        self.locations: dict[Hashable, dict[Any, Clock]] = {}
+        self.locations: dict[Hashable, Clocks] = {}
         self.reporter = Reporter(log, self.sites, name_of or self._plain_name, str(uninitialised))
         # State 0: never written. State 1: written by the host before the launch.
         nothing = kind_of("nothing", "generic", "program")
@@ -204,17 +203,13 @@ class ClusterOrder:
         self.fences: list[list[int]] = [
             [] for _ in range(warps)
         ]  # epochs at which a warp ran fence.proxy.async
-        self._after: list[Clock | None] = [
-            None
-        ] * warps  # TCGEN05 plane at the warp's last after_thread_sync fence
+        # TCGEN05 plane at the warp's last tcgen05.fence::after_thread_sync
+        self.after_fence: list[npt.NDArray[np.int32] | None] = [None] * warps
         self._cache: list[dict[Any, Event]] = [{} for _ in range(warps)]
-        self._queues: dict[tuple[Any, ...], Queue] = {}
+        self.queues: dict[tuple[Any, ...], Queue] = {}
         self._bars: dict[tuple[int, int], Clock] = {}
         self._cluster_pending: Clock | None = None
         self._cluster_done: Clock | None = None
-        self._release_fence: list[Clock | None] = [None] * warps
-        self._acquire_pending: list[dict[Any, Clock] | None] = [None] * warps
-        self.foreign: list[dict[Any, Clock] | None] | None = None
         self.barriers: list[BarrierOrder] = []
         self.idle_waits: dict[tuple[int, BarrierOrder], tuple[int, int]] = {}
         self.stray_bulk_waits: dict[int, int] = {}
@@ -222,8 +217,8 @@ class ClusterOrder:
         self._alive = [warps_per_cta] * ctas
         self._exit_clock: list[Clock] = [np.zeros((PLANES, 0), np.int32) for _ in range(ctas)]
         self._unfenced_inits: list[list[BarrierOrder]] = [[] for _ in range(warps)]
-        self._problems: list[tuple[str, Event, Event, int]] = []
-        self._plane = PROXY_SMEM  # the fences that matter for the space being accessed
+        self.grid = GridOrder(self, warps)
+        self.checker = ConflictChecker(self)
 
     # ---------------------------------------- columns
 
@@ -250,10 +245,10 @@ class ClusterOrder:
 
     def _queue(self, kind: str, w: int, lane: int = 0, *, two: bool = False) -> Queue:
         key = (kind, w, lane)
-        queue = self._queues.get(key)
+        queue = self.queues.get(key)
         if queue is None:
             queue = Queue(self._column(key), self._column(key) if two else -1)
-            self._queues[key] = queue
+            self.queues[key] = queue
         return queue
 
     def forget_cached_events(self) -> None:
@@ -277,13 +272,8 @@ class ClusterOrder:
     def smem_read(
         self, lanes: Lanes, cta: int, addr: Address, nbytes: int, site: int = 0, what: str = "ld.shared"
     ) -> None:
-        """Each lane reads ``nbytes`` bytes at its ``addr`` (byte offset in the CTA's SMEM; an int:
-
-        all the same).
-        """
-        self._touch_lanes(
-            self.smem[cta], addr, nbytes, lanes, kind_of(what, "generic", "program"), site, False, False
-        )
+        """Each lane reads ``nbytes`` bytes at ``addr`` (offset in the CTA's SMEM; an int: all the same)."""
+        self._generic(self.smem[cta], lanes, addr, nbytes, site, what, False, False)
 
     def smem_write(
         self,
@@ -295,13 +285,8 @@ class ClusterOrder:
         what: str = "st.shared",
         atomic: bool = False,
     ) -> None:
-        """Each lane writes ``nbytes`` bytes at its ``addr``.
-
-        ``atomic``: a read-modify-write of atom or red.
-        """
-        self._touch_lanes(
-            self.smem[cta], addr, nbytes, lanes, kind_of(what, "generic", "program"), site, True, atomic
-        )
+        """Each lane writes ``nbytes`` bytes at ``addr``. ``atomic``: a read-modify-write of atom or red."""
+        self._generic(self.smem[cta], lanes, addr, nbytes, site, what, True, atomic)
 
     def gmem_read(
         self,
@@ -313,15 +298,10 @@ class ClusterOrder:
         what: str = "ld.global",
         atomic: bool = False,
     ) -> None:
-        """Each lane reads ``nbytes`` bytes at byte offset ``addr`` of buffer ``buf``.
-
-        ``atomic``: a strong load.
-        """
+        """Each lane reads ``nbytes`` bytes at ``addr`` of buffer ``buf``. ``atomic``: a strong load."""
         shadow = self.detector.buffers[buf]
         if shadow is not None:
-            self._touch_lanes(
-                shadow, addr, nbytes, lanes, kind_of(what, "generic", "program"), site, False, atomic
-            )
+            self._generic(shadow, lanes, addr, nbytes, site, what, False, atomic)
 
     def gmem_write(
         self,
@@ -336,9 +316,31 @@ class ClusterOrder:
         """Each lane writes ``nbytes`` bytes. ``atomic``: atom, red, strong stores; no races among those."""
         shadow = self.detector.buffers[buf]
         if shadow is not None:
-            self._touch_lanes(
-                shadow, addr, nbytes, lanes, kind_of(what, "generic", "program"), site, True, atomic
-            )
+            self._generic(shadow, lanes, addr, nbytes, site, what, True, atomic)
+
+    def _generic(
+        self,
+        shadow: Shadow,
+        lanes: Lanes,
+        addr: Address,
+        nbytes: int,
+        site: int,
+        what: str,
+        write: bool,
+        atomic: bool,
+    ) -> None:
+        kind = kind_of(what, "generic", "program")
+        events = [self._event(w, kind, site, atomic) for w in lanes.warps]
+        self.checker.lanes(shadow, addr, nbytes, lanes, events, write, site)
+
+    def _event(self, w: int, kind: Kind, site: int, atomic: bool) -> Event:
+        """The event of what warp ``w`` does now, the same for a kind until its next synchronization."""
+        cache = self._cache[w]
+        event = cache.get((kind, atomic))
+        if event is None:
+            epoch = self.now[w].item(w)
+            event = cache[(kind, atomic)] = Event(self, w, epoch, w, epoch, kind, site, None, atomic)
+        return event
 
     # ---------------------------------------- TMA and bulk copies
 
@@ -358,24 +360,23 @@ class ClusterOrder:
         For a multicast call it once for each receiving CTA, with that CTA's barrier.
         """
         self._use_barrier(w, bar, site, what, asynchronous=True)
-        event = Event(
-            self,
-            bar.col,
-            bar.completed + 1,
-            w,
-            self.now[w].item(w),
-            kind_of(what, "async", "mbarrier"),
-            site,
-            bar,
-        )
+        kind = kind_of(what, "async", "mbarrier")
+        event = Event(self, bar.col, bar.completed + 1, w, self.now[w].item(w), kind, site, bar)
         for buf, region in reads:
-            self._touch_global(buf, region, event, w, False)
+            self._global(buf, region, event, False)
         for cta, region in smem_reads:
-            self._touch_region(self.smem[cta], region, event, w, -1, False)
-            self._in_flight[cta][bar.col] = event
+            self._shared(cta, region, event, False)
         for cta, region in writes:
-            self._touch_region(self.smem[cta], region, event, w, -1, True)
-            self._in_flight[cta][bar.col] = event
+            self._shared(cta, region, event, True)
+
+    def _shared(self, cta: int, region: Region, event: Event, write: bool) -> None:
+        self.checker.region(self.smem[cta], region, event, write)
+        self._in_flight[cta][event.col] = event
+
+    def _global(self, buf: int, region: Region, event: Event, write: bool) -> None:
+        shadow = self.detector.buffers[buf]
+        if shadow is not None:
+            self.checker.region(shadow, region, event, write)
 
     def tma_store(
         self,
@@ -389,41 +390,40 @@ class ClusterOrder:
     ) -> None:
         """A bulk store or reduce (bulk async-group completion) by one thread, when it is issued."""
         queue = self._queue("bulk", w, lane, two=True)
-        queue.issued += 1
+        queue.open = True
         wepoch = self.now[w].item(w)
         if reads:
-            event = Event(self, queue.col, queue.issued, w, wepoch, kind_of(what, "async", "bulk_read"), site)
+            kind = kind_of(what, "async", "bulk_read")
+            event = Event(self, queue.col, queue.epoch, w, wepoch, kind, site)
             for cta, region in reads:
-                self._touch_region(self.smem[cta], region, event, w, -1, False)
-                self._in_flight[cta][queue.col] = event
+                self._shared(cta, region, event, False)
         if writes:
             kind = kind_of(what, "async", "bulk_write")
-            event = Event(self, queue.col2, queue.issued, w, wepoch, kind, site, None, atomic)
+            event = Event(self, queue.col2, queue.epoch, w, wepoch, kind, site, None, atomic)
             for buf, region in writes:
-                self._touch_global(buf, region, event, w, True)
+                self._global(buf, region, event, True)
 
     def bulk_commit_group(self, w: int, lane: int | Iterable[int] = 0) -> None:
         """cp.async.bulk.commit_group by these lanes of warp ``w``."""
         for one in (lane,) if isinstance(lane, int) else lane:
-            queue = self._queues.get(("bulk", w, one))
+            queue = self.queues.get(("bulk", w, one))
             if queue is not None:
-                queue.groups.append(queue.issued)
+                queue.groups.append(queue.close())
 
     def bulk_wait_group(self, w: int, lane: int | Iterable[int], n: int, read: bool, site: int = 0) -> None:
         """cp.async.bulk.wait_group[.read] ``n``: only the executing threads' own groups count."""
         found = False
         for one in (lane,) if isinstance(lane, int) else lane:
-            queue = self._queues.get(("bulk", w, one))
+            queue = self.queues.get(("bulk", w, one))
             if queue is None:
                 continue
             found = True
             done = len(queue.groups) - n
             if done > 0:
-                self.rows[w][:, queue.col] = np.maximum(self.rows[w][:, queue.col], queue.groups[done - 1])
+                row = self.rows[w]
+                row[:, queue.col] = queue.groups[done - 1]
                 if not read:
-                    self.rows[w][:, queue.col2] = np.maximum(
-                        self.rows[w][:, queue.col2], queue.groups[done - 1]
-                    )
+                    row[:, queue.col2] = queue.groups[done - 1]
         if not found:
             self.stray_bulk_waits[site] = w
 
@@ -444,21 +444,15 @@ class ClusterOrder:
         Ordered after the same thread's earlier ones (PTX ISA, "tcgen05 pipelined instructions"), complete
         when a commit after it is acquired. ``accumulate``: D is also read.
         """
-        queue = self._queue("mma", w)
-        queue.issued += 1
-        col = queue.col
-        event = Event(self, col, queue.issued, w, self.now[w].item(w), kind_of(what, "async", "mma"), site)
+        event = self._queue("mma", w).issue(self, w, kind_of(what, "async", "mma"), site)
         for cta, region in smem_reads:
-            self._touch_region(self.smem[cta], region, event, w, col, False)
-            self._in_flight[cta][col] = event
-        self._plane = TCGEN05
+            self._shared(cta, region, event, False)
         for cta, region in tmem_reads:
-            self._touch_region(self.tmem[cta], region, event, w, col, False)
-            self._in_flight[cta][col] = event
+            self.checker.region(self.tmem[cta], region, event, False)
+            self._in_flight[cta][event.col] = event
         for cta, region in tmem_writes:
-            self._touch_region(self.tmem[cta], region, event, w, col, True, accumulate)
-            self._in_flight[cta][col] = event
-        self._plane = PROXY_SMEM
+            self.checker.region(self.tmem[cta], region, event, True, accumulate)
+            self._in_flight[cta][event.col] = event
 
     def tcgen05_commit(
         self, w: int, bars: Iterable[BarrierOrder], site: int = 0, deferred: bool = False
@@ -469,12 +463,12 @@ class ClusterOrder:
         the arrive is performed.
         """
         queue = self._queue("mma", w)
-        queue.committed = queue.issued
+        batch = queue.close()
         carried: Clock = self.rows[w].copy()
-        carried[:, queue.col] = queue.issued
+        carried[:, queue.col] = batch
         for bar in bars:
             self._use_barrier(w, bar, site, "tcgen05.commit", asynchronous=True)
-            queue.commits.append((queue.issued, bar, bar.completed))
+            queue.commits.append((batch, bar, bar.completed))
             if not deferred:
                 self.commit_landed(carried, bar, w)
         self._tick(w)
@@ -484,8 +478,8 @@ class ClusterOrder:
         """The arrive of a deferred commit is performed on ``bar``."""
         bar.pending = joined(bar.pending, carried)
         bar.arriver = -2
-        if self.foreign is not None:
-            self._foreign_release(w, bar)
+        if self.grid.active:
+            self.grid.to_barrier(w, bar)
 
     def tcgen05_ld(
         self, lanes: Lanes | Sequence[int], cta: int, column: int, columns: int, site: int = 0, *,
@@ -511,18 +505,11 @@ class ClusterOrder:
         via: Any = "st" if write else "ld"
         kind = kind_of(what, "async", via)
         shadow = self.tmem[cta]
-        grid = shadow._grid
-        assert grid is not None
-        self._plane = TCGEN05
+        half, halves = ((lane0 or 0) % 32) >> 4, 2 if n_lanes > 16 else 1
         for w in lanes.warps if isinstance(lanes, Lanes) else lanes:
-            queue = self._queue(via, w)
-            queue.issued += 1
-            queue.site = site
-            event = Event(self, queue.col, queue.issued, w, self.now[w].item(w), kind, site)
-            first = (32 * (w % self.warps_per_cta % 4) + (lane0 or 0) % 32) >> 4
-            view = grid[column : column + columns, first : first + (n_lanes + 15) // 16]
-            self._touch_view(shadow, view, event, w, -1, write)
-        self._plane = PROXY_SMEM
+            event = self._queue(via, w).issue(self, w, kind, site)
+            view = shadow.quarter(w % self.warps_per_cta % 4, column, columns, half, halves)
+            self.checker.view(shadow, view, event, write)
 
     def tcgen05_wait_ld(self, warps: Sequence[int]) -> None:
         """tcgen05.wait::ld: the warps' own loads have returned."""
@@ -534,10 +521,9 @@ class ClusterOrder:
 
     def _tmem_wait(self, via: str, warps: Sequence[int]) -> None:
         for w in warps:
-            queue = self._queues.get((via, w, 0))
+            queue = self.queues.get((via, w, 0))
             if queue is not None:
-                queue.committed = queue.issued
-                self.rows[w][:TCGEN05, queue.col] = queue.issued
+                self.rows[w][:TCGEN05, queue.col] = queue.close()
 
     def tcgen05_fence_before(self, warps: Sequence[int]) -> None:
         """tcgen05.fence::before_thread_sync."""
@@ -548,7 +534,7 @@ class ClusterOrder:
     def tcgen05_fence_after(self, warps: Sequence[int]) -> None:
         """tcgen05.fence::after_thread_sync."""
         for w in warps:
-            self._after[w] = self.rows[w][TCGEN05].copy()
+            self.after_fence[w] = self.rows[w][TCGEN05].copy()
 
     def tmem_alloc(self, cta: int, column: int, columns: int) -> None:
         """The columns belong to somebody new: their contents are undefined."""
@@ -568,13 +554,11 @@ class ClusterOrder:
         kind = kind_of(what, "generic", "cp.async")
         events = []
         for w in lanes.warps:
-            queue = self._queue("cp.async", w)
-            queue.issued += 1
-            events.append(Event(self, queue.col, queue.issued, w, self.now[w].item(w), kind, site))
-        self._touch_events(self.smem[cta], addr, nbytes, lanes, events, True)
+            events.append(self._queue("cp.async", w).issue(self, w, kind, site))
+        self.checker.lanes(self.smem[cta], addr, nbytes, lanes, events, True, site)
         shadow = None if buf is None else self.detector.buffers[buf]
         if shadow is not None and gaddr is not None:
-            self._touch_events(shadow, gaddr, nbytes, lanes, events, False)
+            self.checker.lanes(shadow, gaddr, nbytes, lanes, events, False, site)
 
     def cp_async_commit_group(self, warps: Sequence[int]) -> None:
         """cp.async.commit_group."""
@@ -588,10 +572,10 @@ class ClusterOrder:
         """cp.async.mbarrier.arrive: ``bar``'s phase carries the warps' earlier cp.async operations."""
         for w in warps:
             self._use_barrier(w, bar, site, "cp.async.mbarrier.arrive", asynchronous=False)
-            queue = self._queues.get(("cp.async", w, 0))
+            queue = self.queues.get(("cp.async", w, 0))
             if queue is not None:
                 carried = np.zeros((PLANES, self.columns), np.int32)
-                carried[ORDER, queue.col] = queue.issued
+                carried[ORDER, queue.col] = queue.close()
                 bar.pending = joined(bar.pending, carried)
             bar.arriver = -2
 
@@ -601,12 +585,9 @@ class ClusterOrder:
         """wgmma.mma_async of one warpgroup: its SMEM operands are read until the group is waited for."""
         kind = kind_of(what, "async", "wgmma")
         for w in warps:
-            queue = self._queue("wgmma", w)
-            queue.issued += 1
-            event = Event(self, queue.col, queue.issued, w, self.now[w].item(w), kind, site)
+            event = self._queue("wgmma", w).issue(self, w, kind, site)
             for cta, region in smem_reads:
-                self._touch_region(self.smem[cta], region, event, w, queue.col, False)
-                self._in_flight[cta][queue.col] = event
+                self._shared(cta, region, event, False)
 
     def wgmma_commit_group(self, warps: Sequence[int]) -> None:
         """wgmma.commit_group."""
@@ -618,13 +599,13 @@ class ClusterOrder:
 
     def _commit_group(self, kind: str, warps: Sequence[int]) -> None:
         for w in warps:
-            queue = self._queues.get((kind, w, 0))
+            queue = self.queues.get((kind, w, 0))
             if queue is not None:
-                queue.groups.append(queue.issued)
+                queue.groups.append(queue.close())
 
     def _wait_group(self, kind: str, warps: Sequence[int], n: int) -> None:
         for w in warps:
-            queue = self._queues.get((kind, w, 0))
+            queue = self.queues.get((kind, w, 0))
             if queue is not None and len(queue.groups) > n:
                 self.rows[w][ORDER, queue.col] = queue.groups[len(queue.groups) - 1 - n]
 
@@ -651,8 +632,8 @@ class ClusterOrder:
                 self._use_barrier(w, bar, site, "mbarrier.arrive", asynchronous=False)
             if release:
                 bar.pending = joined(bar.pending, self.rows[w])
-                if self.foreign is not None:
-                    self._foreign_release(w, bar)
+                if self.grid.active:
+                    self.grid.to_barrier(w, bar)
                 self._tick(w)
             bar.arriver = w if bar.arriver in (-1, w) else -2
             bar.arrive_sites[w] = site
@@ -689,7 +670,7 @@ class ClusterOrder:
                 acquired = bar.history[min(bar.history)]
             join(self.rows[w], acquired)
             if bar.foreign is not None:
-                self._foreign_acquire(w, bar.foreign)
+                self.grid.learn(w, bar.foreign)
 
     def _use_barrier(self, w: int, bar: BarrierOrder, site: int, what: str, asynchronous: bool) -> None:
         """Report a use of ``bar`` that its init does not precede; async uses also want the init fence."""
@@ -734,8 +715,8 @@ class ClusterOrder:
             rows[...] = total
         else:
             self.clocks[list(warps)] = total
-        if self.foreign is not None:
-            self._foreign_merge(warps)
+        if self.grid.active:
+            self.grid.exchange(warps)
         for w in warps:
             self._tick(w)
         self.detector.maybe_compact()
@@ -759,8 +740,8 @@ class ClusterOrder:
         """Every thread of the cluster has arrived."""
         self._cluster_done = self._cluster_pending
         self._cluster_pending = None
-        if self.foreign is not None:
-            self._foreign_merge(range(len(self.rows)))
+        if self.grid.active:
+            self.grid.exchange(range(len(self.rows)))
 
     def cluster_wait(self, warps: Sequence[int], site: int = 0, acquire: bool = True) -> None:
         """barrier.cluster.wait returns."""
@@ -799,71 +780,19 @@ class ClusterOrder:
     # ---------------------------------------- global memory order
 
     def sync_location(self, w: int, key: Hashable, order: str) -> None:
-        """A strong access of warp ``w`` to a global location: "relaxed", "acquire", "release" or "acq_rel".
+        """A strong access (atomic, ld.acquire, st.release...) of warp ``w`` to the global location ``key``.
 
-        Relaxed accesses synchronize together with fence.acq_rel (PTX ISA, "Release and acquire patterns").
+        ``order``: "relaxed", "acquire", "release" or "acq_rel".
         """
-        places = self.detector.locations.setdefault(key, {})
-        if self.foreign is None:
-            self.foreign = [None] * len(self.rows)
-        if places and order != "release":
-            if order in ("acquire", "acq_rel"):
-                self._foreign_acquire(w, places)
-            else:
-                pending = self._acquire_pending[w] or {}
-                _merge_foreign(pending, places)
-                self._acquire_pending[w] = pending
+        self.grid.access(w, key, order)
         if order in ("release", "acq_rel"):
-            _merge_foreign(places, self._published(w, self.rows[w]))
             self._tick(w)
-        else:
-            fenced = self._release_fence[w]
-            if fenced is not None and order == "relaxed":
-                _merge_foreign(places, self._published(w, fenced))
 
     def fence_acq_rel(self, warps: Sequence[int]) -> None:
-        """fence.acq_rel, fence.sc, membar:
-
-        releases with later relaxed writes, acquires from earlier relaxed reads.
-        """
+        """fence.acq_rel, fence.sc, membar: orders this warp's accesses around relaxed strong ones."""
         for w in warps:
-            pending = self._acquire_pending[w]
-            if pending:
-                self._foreign_acquire(w, pending)
-                self._acquire_pending[w] = None
-            self._release_fence[w] = self.rows[w].copy()
+            self.grid.fence(w)
             self._tick(w)
-
-    def _published(self, w: int, row: Clock) -> dict[Any, Clock]:
-        out = {self: row}
-        if self.foreign is not None and self.foreign[w]:
-            out.update(self.foreign[w] or {})
-        return out
-
-    def _foreign_acquire(self, w: int, clocks: dict[Any, Clock]) -> None:
-        assert self.foreign is not None
-        mine = self.foreign[w]
-        for cluster, clock in clocks.items():
-            if cluster is self:
-                join(self.rows[w], clock)
-            else:
-                if mine is None:
-                    mine = self.foreign[w] = {}
-                _merge_foreign(mine, {cluster: clock})
-
-    def _foreign_release(self, w: int, bar: BarrierOrder) -> None:
-        if self.foreign is not None and self.foreign[w]:
-            bar.foreign = bar.foreign or {}
-            _merge_foreign(bar.foreign, self.foreign[w] or {})
-
-    def _foreign_merge(self, warps: Sequence[int]) -> None:
-        assert self.foreign is not None
-        total: dict[Any, Clock] = {}
-        for w in warps:
-            _merge_foreign(total, self.foreign[w] or {})
-        if total:
-            for w in warps:
-                self.foreign[w] = {cluster: clock.copy() for cluster, clock in total.items()}
 
     # ---------------------------------------- the end
 
@@ -874,9 +803,9 @@ class ClusterOrder:
         """
         for w in warps:
             cta = self.cta_of(w)
-            queue = self._queues.get(("ld", w, 0))
-            if queue is not None and queue.committed < queue.issued:
-                self.detector.reporter.never_waited_ld(self, w, site, queue)
+            queue = self.queues.get(("ld", w, 0))
+            if queue is not None and queue.open and queue.event is not None:
+                self.detector.reporter.never_waited_ld(self, w, queue.event.site)
             self._exit_clock[cta] = joined(self._exit_clock[cta], self.rows[w])
             self._alive[cta] -= 1
             if self._alive[cta] == 0:
@@ -899,410 +828,3 @@ class ClusterOrder:
         self._in_flight = []
         for bar in self.barriers:
             bar.history = {}
-
-    # ---------------------------------------- touching shadow memory
-
-    def _event(self, w: int, kind: Kind, site: int, atomic: bool) -> Event:
-        """The event of a generic access now; repeated accesses of one statement between releases share it."""
-        cache = self._cache[w]
-        key = (kind, site, atomic)
-        event = cache.get(key)
-        if event is None:
-            epoch = self.now[w].item(w)
-            event = cache[key] = Event(self, w, epoch, w, epoch, kind, site, None, atomic)
-        return event
-
-    def _touch_lanes(
-        self,
-        shadow: Shadow,
-        addr: Address,
-        nbytes: int,
-        lanes: Lanes,
-        kind: Kind,
-        site: int,
-        write: bool,
-        atomic: bool,
-    ) -> None:
-        events = [self._event(w, kind, site, atomic) for w in lanes.warps]
-        self._touch_events(shadow, addr, nbytes, lanes, events, write)
-
-    def _touch_events(
-        self, shadow: Shadow, addr: Address, nbytes: int, lanes: Lanes, events: list[Event], write: bool
-    ) -> None:
-        """One vector access: ``events[lanes.slot[i]]`` touches ``nbytes`` bytes at ``addr[i]``."""
-        warps = lanes.warps
-        if not isinstance(addr, np.ndarray) or addr.ndim == 0:
-            view = shadow.span(int(addr), int(addr) + nbytes)
-            for w, event in zip(warps, events, strict=True):
-                self._touch_view(shadow, view, event, w, -1, write)
-            return
-        log2 = (nbytes >> shadow.shift).bit_length() - 1 if nbytes > shadow.granule else 0
-        rows = addr >> (shadow.shift + log2)
-        view = shadow.rows_view(log2)
-        if len(warps) == 1:
-            self._touch_rows(shadow, view, rows, log2, events[0], warps[0], -1, write, False, lanes)
-            return
-        taken = view.take(rows) if log2 < 3 else view.take(rows, axis=0)
-        raw = taken.tobytes()
-        if raw[4:] == raw[:-4]:
-            state = int.from_bytes(raw[:4], "little")
-            new = [self._step(state, e, w, -1, write, False) for e, w in zip(events, warps, strict=True)]
-            out = np.array(new, np.int32)[lanes.slot]
-        else:
-            out = self._step_mixed(taken, lanes, events, write, log2)
-        if log2:
-            wide = out if out.ndim == 2 else out.repeat(1 << log2).reshape(-1, 1 << log2)
-            out = wide.view(view.dtype).reshape(-1) if log2 < 3 else wide
-        elif out.ndim == 2:
-            out = out.reshape(-1)
-        view[rows] = out
-        again = view.take(rows) if log2 < 3 else view.take(rows, axis=0)
-        if again.tobytes() != out.tobytes():
-            # Lanes of different warps share a granule: undo, then one warp after the other.
-            self._problems.clear()
-            view[rows] = taken
-            for j, w in enumerate(warps):
-                mine = np.flatnonzero(lanes.slot == j)
-                self._touch_rows(
-                    shadow, view, rows[mine], log2, events[j], w, -1, write, False, lanes.select(mine)
-                )
-            return
-        if self._problems:
-            self._report_rows(shadow, rows, log2, taken, lanes)
-
-    def _step_mixed(
-        self, taken: npt.NDArray[Any], lanes: Lanes, events: list[Event], write: bool, log2: int
-    ) -> npt.NDArray[np.int32]:
-        """New ids, shape (lanes, granules), where the lanes see different states."""
-        ids = taken.view(np.int32).reshape(lanes.n, 1 << log2)
-        count = len(events)
-        if lanes.full:
-            # Often each warp sees one state: one comparison of the first column of every warp with the rest.
-            per_warp = ids.reshape(count, -1)
-            firsts = per_warp[:, :1]
-            if (per_warp == firsts).all():
-                new = [
-                    self._step(s, e, w, -1, write, False)
-                    for s, e, w in zip(firsts[:, 0].tolist(), events, lanes.warps, strict=True)
-                ]
-                return np.array(new, np.int32)[lanes.slot]
-        keys = ids.astype(np.int64) * count + lanes.slot[:, None]
-        distinct, inverse = np.unique(keys, return_inverse=True)
-        table = []
-        for key in distinct.tolist():
-            state, j = divmod(key, count)
-            table.append(self._step(state, events[j], lanes.warps[j], -1, write, False))
-        return np.array(table, np.int32)[inverse].reshape(ids.shape)
-
-    def _touch_rows(
-        self,
-        shadow: Shadow,
-        view: npt.NDArray[Any],
-        rows: npt.NDArray[Any],
-        log2: int,
-        event: Event,
-        w: int,
-        fifo: int,
-        write: bool,
-        update: bool,
-        lanes: Lanes | None = None,
-    ) -> None:
-        """One event touches the given rows of a shadow."""
-        taken = view.take(rows) if log2 < 3 else view.take(rows, axis=0)
-        raw = taken.tobytes()
-        if raw[4:] == raw[:-4]:
-            state = int.from_bytes(raw[:4], "little")
-            new = self._step(state, event, w, fifo, write, update)
-            if new != state:
-                shadow.fill_rows(view, rows, log2, new)
-        else:
-            ids = np.frombuffer(raw, np.int32)
-            out = self._step_runs(ids, event, w, fifo, write, update)
-            if log2 == 0:
-                view[rows] = out
-            elif log2 < 3:
-                view[rows] = out.view(view.dtype)
-            else:
-                view[rows] = out.reshape(-1, 1 << log2)
-        if self._problems:
-            self._report_rows(shadow, rows, log2, taken, lanes)
-
-    def _touch_view(
-        self,
-        shadow: Shadow,
-        view: npt.NDArray[np.int32],
-        event: Event,
-        w: int,
-        fifo: int,
-        write: bool,
-        update: bool = False,
-    ) -> None:
-        """One event touches every granule of a view of the shadow's ids."""
-        if view.size == 0:
-            return
-        if view.size <= _UNIFORM_MAX:
-            raw = view.tobytes()
-            uniform = raw[4:] == raw[:-4]
-        else:
-            uniform = bool((view == view.item(0)).all())
-            raw = b"" if uniform else view.tobytes()
-        if uniform:
-            state = view.item(0)
-            new = self._step(state, event, w, fifo, write, update)
-            if self._problems:
-                self._report_view(shadow, view, None)
-            if new != state:
-                view[...] = new
-            return
-        ids = np.frombuffer(raw, np.int32)
-        out = self._step_runs(ids, event, w, fifo, write, update)
-        if self._problems:
-            self._report_view(shadow, view, ids)
-        view[...] = out.reshape(view.shape)
-
-    def _step_runs(
-        self, ids: npt.NDArray[np.int32], event: Event, w: int, fifo: int, write: bool, update: bool
-    ) -> npt.NDArray[np.int32]:
-        """New id per granule for ids that differ:
-
-        runs of equal ids first, sorting only when there are many.
-        """
-        cuts = np.flatnonzero(ids[1:] != ids[:-1])
-        if len(cuts) < 512:
-            starts = np.empty(len(cuts) + 1, np.intp)
-            starts[0] = 0
-            starts[1:] = cuts
-            starts[1:] += 1
-            states = ids[starts].tolist()
-            table = {s: self._step(s, event, w, fifo, write, update) for s in dict.fromkeys(states)}
-            lengths = np.empty(len(starts), np.intp)
-            lengths[:-1] = np.diff(starts)
-            lengths[-1] = len(ids) - starts[-1]
-            return np.repeat(np.array([table[s] for s in states], np.int32), lengths)
-        distinct, inverse = np.unique(ids, return_inverse=True)
-        new = [self._step(s, event, w, fifo, write, update) for s in distinct.tolist()]
-        return np.array(new, np.int32)[inverse]
-
-    def _touch_region(
-        self,
-        shadow: Shadow,
-        region: Region,
-        event: Event,
-        w: int,
-        fifo: int,
-        write: bool,
-        update: bool = False,
-    ) -> None:
-        if isinstance(region, Span):
-            self._touch_view(shadow, shadow.span(region.start, region.stop), event, w, fifo, write, update)
-        elif isinstance(region, Chunks):
-            log2 = max(0, (region.width >> shadow.shift).bit_length() - 1)
-            view = shadow.rows_view(log2)
-            self._touch_rows(
-                shadow, view, region.rows(shadow.shift + log2), log2, event, w, fifo, write, update
-            )
-        elif isinstance(region, TmemBlock):
-            self._touch_view(shadow, shadow.block(region), event, w, fifo, write, update)
-        else:
-            box = shadow.strided(region)
-            if box is None:
-                rows = _granules(region, shadow)
-                self._touch_rows(shadow, shadow.ids, rows, 0, event, w, fifo, write, update)
-            else:
-                self._touch_view(shadow, box, event, w, fifo, write, update)
-
-    def _touch_global(self, buf: int, region: Region, event: Event, w: int, write: bool) -> None:
-        shadow = self.detector.buffers[buf]
-        if shadow is not None:
-            self._plane = PROXY_GMEM
-            self._touch_region(shadow, region, event, w, -1, write)
-            self._plane = PROXY_SMEM
-
-    # ---------------------------------------- the check itself
-
-    def _knows(self, event: Event, now: npt.NDArray[np.int32], w: int, fifo: int) -> bool:
-        """Whether ``event`` happens before what warp ``w`` (or its queue ``fifo``) does now."""
-        if event.cl is self:
-            return event.epoch <= now.item(event.col) or event.col == fifo
-        return self._knows_foreign(event, w)
-
-    def _knows_foreign(self, event: Event, w: int) -> bool:
-        if self.foreign is None or not self.foreign[w]:
-            return False
-        clock = (self.foreign[w] or {}).get(event.cl)
-        return (
-            clock is not None and event.col < clock.shape[1] and event.epoch <= clock.item(ORDER, event.col)
-        )
-
-    def _step(self, state: int, event: Event, w: int, fifo: int, write: bool, update: bool) -> int:
-        """Check one access against one state and return the state after it. Problems go to ``_problems``.
-
-        ``update``: a write that also reads (an accumulating MMA).
-        """
-        last, others = self.detector.states[state]
-        now = self.now[w]
-        if last is event:
-            if not write or not others:
-                return state
-        elif last is not None:
-            if last is self.detector.unwritten:
-                if not write or update:
-                    self._problems.append(("unwritten", last, event, state))
-            elif not self._knows(last, now, w, fifo):
-                if not (last.atomic and event.atomic):
-                    self._problems.append(("write-write" if write else "write-read", last, event, state))
-            else:
-                if self._plane == TCGEN05:
-                    if last.w != w:
-                        self._check_tcgen05_fence(last, event, w, state)
-                elif event.kind.proxy == "async" and last.kind.proxy == "generic" and not write:
-                    self._check_proxy(last, event, w, state)
-        if write:
-            for other in others:
-                if other is not event and not self._knows(other, now, w, fifo):
-                    if not other.atomic:
-                        self._problems.append(("read-write", other, event, state))
-                    elif not event.atomic:
-                        self._problems.append(("write-write", other, event, state))
-                elif self._plane == TCGEN05 and other.w != w:
-                    self._check_tcgen05_fence(other, event, w, state)
-            if event.atomic and last is not None and last is not event and last.atomic:
-                return self._atomic_state(event, last, others, now, w, fifo)
-            return event.state if event.state >= 0 else self._write_state(event)
-        memo = event.memo
-        if memo is None:
-            memo = event.memo = {}
-        new = memo.get(state)
-        if new is None:
-            kept = []
-            for other in others:
-                if other is event:
-                    memo[state] = state
-                    return state
-                if not self._knows(other, now, w, fifo):
-                    if other.atomic and not event.atomic:
-                        self._problems.append(("write-read", other, event, state))
-                    kept.append(other)
-            new = self._read_state(last, (*kept, event), memo)
-            memo[state] = new
-        return new
-
-    def _write_state(self, event: Event) -> int:
-        states = self.detector.states
-        event.state = len(states)
-        states.append((event, ()))
-        return event.state
-
-    def _read_state(self, last: Event | None, readers: tuple[Event, ...], memo: dict[Any, int]) -> int:
-        key = (last, readers)
-        new = memo.get(key)
-        if new is None:
-            states = self.detector.states
-            new = memo[key] = len(states)
-            states.append((last, readers))
-        return new
-
-    def _atomic_state(
-        self,
-        event: Event,
-        last: Event,
-        others: tuple[Event, ...],
-        now: npt.NDArray[np.int32],
-        w: int,
-        fifo: int,
-    ) -> int:
-        """An atomic on top of unordered atomics: all of them stay on record for later plain accesses."""
-        kept = tuple(
-            e for e in (*others, last) if e.atomic and e is not event and not self._knows(e, now, w, fifo)
-        )
-        if not kept:
-            return event.state if event.state >= 0 else self._write_state(event)
-        if event.memo is None:
-            event.memo = {}
-        return self._read_state(event, kept[-8:], event.memo)
-
-    def _check_proxy(self, last: Event, event: Event, w: int, state: int) -> None:
-        """An async-proxy read of generic-proxy writes:
-
-        is there a fence.proxy.async on the path between them?
-        """
-        if last.cl is not self:
-            return
-        if self.rows[w].item(self._plane, last.col) < last.epoch:
-            self._problems.append(("proxy", last, event, state))
-            return
-        fences = self.fences[last.w]
-        if last.w == w or last.kind.via != "program":
-            return
-        at = bisect_left(fences, last.wepoch)
-        if at == len(fences) or self.now[w].item(last.w) <= fences[at]:
-            self._problems.append(("proxy-other", last, event, state))
-
-    def _check_tcgen05_fence(self, last: Event, event: Event, w: int, state: int) -> None:
-        """tcgen05 operations of two threads, ordered by a thread synchronization, want the tcgen05 fences."""
-        if last.cl is not self or last.kind.via not in ("mma", "ld", "st"):
-            return
-        after = self._after[w]
-        if after is not None and last.col < len(after) and last.epoch <= after.item(last.col):
-            return
-        before = self.rows[w].item(TCGEN05, last.col) < last.epoch
-        self._problems.append(("fence-before" if before else "fence-after", last, event, state))
-
-    def _report_rows(
-        self, shadow: Shadow, rows: npt.NDArray[Any], log2: int, taken: npt.NDArray[Any], lanes: Lanes | None
-    ) -> None:
-        """Turn the problems of an access to shadow rows into findings.
-
-        ``taken``: what the rows held before it.
-        """
-        problems, self._problems = self._problems, []
-        reporter = self.detector.reporter
-        for relation, earlier, later, state in problems:
-            if not reporter.wants(relation, earlier, later, shadow.kind):
-                continue
-            hits = np.flatnonzero(taken.reshape(-1).view(np.int32) == state)
-            granules = (rows.reshape(-1)[hits >> log2] << log2) + (hits & ((1 << log2) - 1))
-            hit_lanes: tuple[int, ...] = ()
-            if lanes is not None and lanes.n > 1:
-                where = hits >> log2
-                mine = np.array(lanes.warps)[lanes.slot[where]] == later.w
-                hit_lanes = tuple(sorted(set(lanes.lane[where[mine]].tolist())))
-                granules = granules[mine]
-            first, count = int(granules.min()), len(np.unique(granules))
-            reporter.conflict(Conflict(self, relation, earlier, later, shadow, first, count, hit_lanes))
-
-    def _report_view(
-        self, shadow: Shadow, view: npt.NDArray[np.int32], ids: npt.NDArray[np.int32] | None
-    ) -> None:
-        """The same for an access to a view. ``ids``: what it held before, None when one state everywhere."""
-        problems, self._problems = self._problems, []
-        reporter = self.detector.reporter
-        for relation, earlier, later, state in problems:
-            if not reporter.wants(relation, earlier, later, shadow.kind):
-                continue
-            hits = np.arange(view.size) if ids is None else np.flatnonzero(ids == state)
-            position = np.unravel_index(int(hits[0]), view.shape)
-            offset = sum(int(i) * stride for i, stride in zip(position, view.strides, strict=True))
-            base = view.__array_interface__["data"][0] - shadow.ids.__array_interface__["data"][0]
-            reporter.conflict(
-                Conflict(self, relation, earlier, later, shadow, (base + offset) // 4, len(hits), ())
-            )
-
-
-def _merge_foreign(into: dict[Any, Clock], other: dict[Any, Clock]) -> None:
-    for cluster, clock in other.items():
-        mine = into.get(cluster)
-        into[cluster] = clock.copy() if mine is None else joined(mine, clock)
-
-
-def _granules(box: Strided, shadow: Shadow) -> npt.NDArray[np.intp]:
-    """Granule indices a box touches, for boxes whose strides are no multiples of the granule."""
-    starts = np.full((), box.start, np.intp)
-    for extent, stride in zip(box.shape[:-1], box.strides[:-1], strict=True):
-        starts = starts[..., None] + np.arange(extent, dtype=np.intp) * stride
-    step = np.arange(0, box.shape[-1], shadow.granule, dtype=np.intp)
-    last = np.full(1, box.shape[-1] - 1, dtype=np.intp)
-    found: npt.NDArray[np.intp] = np.unique(
-        (starts[..., None] + np.concatenate([step, last])) >> shadow.shift
-    )
-    return found

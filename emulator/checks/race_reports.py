@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from emulator.checks.events import ORDER, BarrierOrder, Event, Queue
+from emulator.checks.events import ORDER, BarrierOrder, Event
 from emulator.checks.findings import Finding, FindingLog, SourceLocation, Strength
 from emulator.checks.shadow import Shadow
 
@@ -26,6 +26,7 @@ class Conflict:
     Attributes:
         relation: "write-read", "read-write", "write-write" (first word: the earlier access), "unwritten",
             "proxy", "proxy-other", "fence-before" or "fence-after".
+        earlier_site, later_site: the two statements.
         granule, count: first shadow cell and number of cells concerned.
         lanes: lanes of the later access concerned, empty when all or not known.
     """
@@ -34,6 +35,8 @@ class Conflict:
     relation: str
     earlier: Event
     later: Event
+    earlier_site: int
+    later_site: int
     shadow: Shadow
     granule: int
     count: int
@@ -56,11 +59,11 @@ class Reporter:
         self.uninitialised = uninitialised
         self._seen: dict[tuple[Any, ...], int] = {}
 
-    def wants(self, relation: str, earlier: Event, later: Event, space: str) -> bool:
+    def wants(self, relation: str, earlier: Event, later: Event, site: int, space: str) -> bool:
         """Whether another report of this pair of statements would add anything."""
         if relation == "unwritten" and self.uninitialised == "off":
             return False
-        key = (relation, earlier.site, earlier.kind, later.site, later.kind, space)
+        key = (relation, earlier.site, earlier.kind, site, later.kind, space)
         count = self._seen.get(key, 0)
         self._seen[key] = count + 1
         return count < _REPEATS
@@ -87,7 +90,7 @@ class Reporter:
             self._missing_tmem_wait(c)
             return
         place, name = self._place(c)
-        first, second = self._who(earlier, c.cluster), self._who(later, c.cluster)
+        first, second = self._first(c), self._second(c)
         if c.relation == "write-read":
             message = (
                 f"{_upper(second)} reads {place}, and nothing makes it wait for {first}, which writes there."
@@ -103,8 +106,7 @@ class Reporter:
         via = c.earlier.kind.via
         place, name = self._place(c)
         message = (
-            f"{_upper(self._who(c.later, c.cluster))} touches {place} after "
-            f"{self._who(c.earlier, c.cluster)}, "
+            f"{_upper(self._second(c))} touches {place} after {self._first(c)}, "
             f"without a tcgen05.wait::{via} between them; the ISA requires it, today's hardware keeps "
             "them in order."
         )
@@ -115,7 +117,7 @@ class Reporter:
 
     def _unwritten(self, c: Conflict) -> None:
         place, name = self._place(c)
-        who = self._who(c.later, c.cluster)
+        who = self._second(c)
         if c.shadow.kind == "tmem" and c.later.kind.via == "mma":
             message = f"{_upper(who)} accumulates into {place}, which nothing has written."
             fix = "Let the first MMA of a tile overwrite D (enable_input_d = 0, accum=False)."
@@ -136,7 +138,7 @@ class Reporter:
 
     def _proxy(self, c: Conflict) -> None:
         place, name = self._place(c)
-        first, second = self._who(c.earlier, c.cluster), self._who(c.later, c.cluster)
+        first, second = self._first(c), self._second(c)
         what = "global memory" if c.shadow.kind == "gmem" else "SMEM"
         message = (
             f"{_upper(second)} reads {place} through the async proxy, {first} wrote it through the "
@@ -162,7 +164,7 @@ class Reporter:
 
     def _proxy_other(self, c: Conflict) -> None:
         place, name = self._place(c)
-        first, second = self._who(c.earlier, c.cluster), self._who(c.later, c.cluster)
+        first, second = self._first(c), self._second(c)
         message = (
             f"{_upper(second)} reads {place} through the async proxy; {first} wrote it, but the "
             "fence.proxy.async "
@@ -174,7 +176,7 @@ class Reporter:
     def _tcgen05_fence(self, c: Conflict) -> None:
         which = "before" if c.relation == "fence-before" else "after"
         place, name = self._place(c)
-        first, second = self._who(c.earlier, c.cluster), self._who(c.later, c.cluster)
+        first, second = self._first(c), self._second(c)
         message = (
             f"{_upper(second)} touches {place} after {first} of another thread; the synchronization "
             "between them "
@@ -206,7 +208,7 @@ class Reporter:
         if via == "mbarrier" and earlier.bar is not None:
             return self._wait_on(c, earlier.bar, earlier.epoch - 1)
         if via == "mma":
-            queue = cluster._queue("mma", earlier.w)
+            queue = cluster.queues[("mma", earlier.w, 0)]
             for covered, bar, phase in queue.commits:
                 if covered >= earlier.epoch:
                     return self._wait_on(c, bar, phase)
@@ -255,8 +257,8 @@ class Reporter:
 
     def _bulk_wait(self, c: Conflict) -> tuple[str, str, str]:
         suffix = ".read" if c.earlier.kind.via == "bulk_read" else ""
-        queue = next((q for q in c.cluster._queues.values() if c.earlier.col in (q.col, q.col2)), None)
-        if queue is not None and (not queue.groups or queue.groups[-1] < c.earlier.epoch):
+        queue = next((q for q in c.cluster.queues.values() if c.earlier.col in (q.col, q.col2)), None)
+        if queue is not None and queue.open and queue.epoch == c.earlier.epoch:
             fix = (
                 f"Close the store's group with cp.async.bulk.commit_group and wait for it with "
                 f"cp.async.bulk.wait_group{suffix} 0 in the same thread, then a barrier."
@@ -339,7 +341,7 @@ class Reporter:
             {"missing": "fence.mbarrier_init"},
         )  # fmt: skip
 
-    def never_waited_ld(self, cl: ClusterOrder, w: int, site: int, queue: Queue) -> None:
+    def never_waited_ld(self, cl: ClusterOrder, w: int, site: int) -> None:
         """A warp exits with tcgen05.ld results it never waited for."""
         message = (
             f"tcgen05.ld by {self._warp(w, cl)} is never followed by tcgen05.wait::ld: its registers "
@@ -352,7 +354,7 @@ class Reporter:
             "lint",
             message,
             fix,
-            (queue.site,),
+            (site,),
             (),
             cl,
             w,
@@ -377,7 +379,7 @@ class Reporter:
         if event.bar is not None:
             names = (self.barrier_name(event.bar),)
         message = (
-            f"CTA {cl.cta_ids[cta]} returns while {self._who(event, cl)} may still use its "
+            f"CTA {cl.cta_ids[cta]} returns while {self._who(event, event.site, cl)} may still use its "
             f"{'SMEM' if via != 'mma' else 'SMEM or TMEM'}; the next CTA on this SM gets the same memory."
         )
         self._plain(
@@ -406,19 +408,26 @@ class Reporter:
         text = f"warp {w % cl.warps_per_cta}"
         return text if cl.ctas == 1 else f"{text} of CTA {cl.cta_ids[cl.cta_of(w)]}"
 
-    def _who(self, event: Event, view: ClusterOrder) -> str:
+    def _first(self, c: Conflict) -> str:
+        return self._who(c.earlier, c.earlier_site, c.cluster)
+
+    def _second(self, c: Conflict) -> str:
+        return self._who(c.later, c.later_site, c.cluster)
+
+    def _who(self, event: Event, site: int, view: ClusterOrder) -> str:
+        """The access in words, e.g. "the TMA load issued by warp 2 at line 41"."""
         cl = event.cl
         warp = self._warp(event.w, cl)
         if cl is not view and cl.ctas == 1:
             warp += f" of CTA {cl.cta_ids[0]}"
         via, name = event.kind.via, event.kind.name
         if via == "mbarrier" and name.startswith("cp.async.bulk.tensor"):
-            return f"the TMA load issued by {warp}{self._at(event.site)}"
-        if via in ("bulk_read", "bulk_write") and "tensor" in name:
-            return f"the TMA store issued by {warp}{self._at(event.site)}"
-        if via in ("program", "ld", "st"):
-            return f"{name} by {warp}{self._at(event.site)}"
-        return f"{name} issued by {warp}{self._at(event.site)}"
+            name, verb = "the TMA load", "issued by"
+        elif via in ("bulk_read", "bulk_write") and "tensor" in name:
+            name, verb = "the TMA store", "issued by"
+        else:
+            verb = "by" if via in ("program", "ld", "st") else "issued by"
+        return f"{name} {verb} {warp}{self._at(site)}"
 
     def _place(self, c: Conflict) -> tuple[str, str]:
         """(words for the bytes concerned, the buffer's name)."""
@@ -453,7 +462,7 @@ class Reporter:
         }
         cta = c.cluster.cta_ids[c.cluster.cta_of(c.later.w)]
         warps = tuple(dict.fromkeys(e.w % e.cl.warps_per_cta for e in events))
-        locations = self._locations(*(e.site for e in events))
+        locations = self._locations(*((c.later_site,) if alone else (c.later_site, c.earlier_site)))
         kept = tuple(n for n in dict.fromkeys(names) if n)
         self.log.add(Finding(code, strength, message, fix, locations, kept, cta, warps, c.lanes, data))
 

@@ -202,13 +202,11 @@ class Shadow:
             1: self._fill[:2].view(np.int64),
             2: self._fill.view(np.complex128),
         }
-        self._grid = (
-            self.ids[: TMEM_COLUMNS * _GROUPS].reshape(TMEM_COLUMNS, _GROUPS) if kind == "tmem" else None
-        )
+        self._grid = self.ids.reshape(4, TMEM_COLUMNS, 2) if kind == "tmem" else None
 
     @staticmethod
     def tmem(cta: int) -> Shadow:
-        """Shadow of one CTA's TMEM: 512 columns x 8 groups of 16 lanes, column-major."""
+        """Shadow of one CTA's TMEM: 4 lane quarters x 512 columns x 2 groups of 16 lanes."""
         return Shadow("tmem", cta, TMEM_COLUMNS * _GROUPS, 1)
 
     def rows_view(self, log2: int) -> npt.NDArray[Any]:
@@ -249,17 +247,30 @@ class Shadow:
         return np.ndarray(shape, np.int32, self.ids.data, (box.start >> shift) * 4, strides)
 
     def block(self, block: TmemBlock) -> npt.NDArray[np.int32]:
-        """The shadow cells of a TMEM block, as a view (columns x lane groups)."""
+        """The shadow cells of a TMEM block, as a view (lane quarters x columns x half quarters)."""
         assert self._grid is not None
-        first = block.lane0 // TMEM_ROW_GROUP
-        last = -(-(block.lane0 + block.lanes) // TMEM_ROW_GROUP)
+        columns = slice(block.column, block.column + block.columns)
+        first, last = block.lane0 // TMEM_ROW_GROUP, -(-(block.lane0 + block.lanes) // TMEM_ROW_GROUP)
         if block.layout == "F":
-            return self._grid[block.column : block.column + block.columns, 0:_GROUPS:2]
-        return self._grid[block.column : block.column + block.columns, first:last]
+            return self._grid[:, columns, :1]
+        if last - first == 1:
+            return self._grid[first >> 1 : (first >> 1) + 1, columns, first & 1 : (first & 1) + 1]
+        if (first | last) & 1:
+            raise ValueError(f"a TMEM block covers one half or whole lane quarters, not {block}")
+        return self._grid[first >> 1 : last >> 1, columns]
+
+    def quarter(
+        self, quarter: int, column: int, columns: int, half: int, halves: int
+    ) -> npt.NDArray[np.int32]:
+        """The cells of ``columns`` in one lane quarter (both 16-lane halves, or one of them), as a view."""
+        assert self._grid is not None
+        view = self._grid[quarter, column : column + columns]
+        return view if halves == 2 else view[:, half : half + 1]
 
     def byte_of(self, granule_index: int) -> int:
         """Byte address of a granule; for TMEM the address ``lane << 16 | column``."""
         if self.kind == "tmem":
-            column, group = divmod(granule_index, _GROUPS)
-            return (group * TMEM_ROW_GROUP) << 16 | column
+            column, half = divmod(granule_index, 2)
+            quarter, column = divmod(column, TMEM_COLUMNS)
+            return (quarter * 32 + half * TMEM_ROW_GROUP) << 16 | column
         return granule_index << self.shift
