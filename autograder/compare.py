@@ -88,7 +88,7 @@ def compare(actual: Floats, expected: Floats, low: Floats, high: Floats) -> Comp
     finite = wrong & np.isfinite(actual)
     differences = np.abs(actual[finite].astype(np.float64) - expected[finite].astype(np.float64))
     places = np.argwhere(wrong)
-    samples = [_sample(tuple(int(i) for i in place), actual, expected, low, high) for place in places[:4]]
+    samples = [_sample(tuple(int(i) for i in place), actual, expected, low, high, unwritten) for place in places[:4]]
     return Comparison(
         elements=expected.size,
         compared=int(right.size),
@@ -103,11 +103,13 @@ def compare(actual: Floats, expected: Floats, low: Floats, high: Floats) -> Comp
     )
 
 
-def _sample(index: tuple[int, ...], actual: Floats, expected: Floats, low: Floats, high: Floats) -> dict[str, Any]:
+def _sample(
+    index: tuple[int, ...], actual: Floats, expected: Floats, low: Floats, high: Floats, unwritten: Bools
+) -> dict[str, Any]:
     return {
         "index": list(index),
         "expected": _number(expected[index]),
-        "actual": _number(actual[index]),
+        "actual": "never written" if unwritten[index] else _number(actual[index]),
         "allowed": [_number(low[index]), _number(high[index])],
     }
 
@@ -129,9 +131,11 @@ def _where(wrong: Bools) -> str:
         parts.append(("row " if rows.size == 1 else "rows ") + _ranges(rows))
     if columns.size < wrong.shape[1]:
         parts.append(("column " if columns.size == 1 else "columns ") + _ranges(columns))
-    place = ", ".join(parts) or "all rows and columns"
     share = wrong[np.ix_(rows, columns)].mean()
-    return place if share == 1.0 else f"{place} ({share:.0%} of the elements there)"
+    if not parts:
+        return "nearly every element" if share > 0.95 else f"{share:.2g} of the elements, in all rows and columns"
+    place = ", ".join(parts)
+    return place if share > 0.95 else f"{place}, {share:.0%} of the elements there"
 
 
 def _ranges(numbers: npt.NDArray[np.intp]) -> str:
@@ -165,31 +169,46 @@ def _moved(actual: Floats, expected: Floats, wrong: Bools) -> str:
     """Whether the wrong elements are right values in the wrong place."""
     if expected.shape[0] == expected.shape[1] and _explains(actual, expected.T, wrong):
         return "the output is transposed: D[i, j] holds the value of D[j, i]"
-    values, first, counts = np.unique(expected, return_index=True, return_counts=True)
-    unique = first[counts == 1]
-    places = {float(v): int(p) for v, p in zip(values[counts == 1], unique, strict=True)}
-    shifts: dict[tuple[int, int], int] = {}
-    columns = expected.shape[1]
-    found = 0
-    for i, j in np.argwhere(wrong):
-        place = places.get(float(actual[i, j]))
-        if place is None:
-            continue
-        found += 1
-        shift = (place // columns - int(i), place % columns - int(j))
-        shifts[shift] = shifts.get(shift, 0) + 1
-    if found < 0.9 * wrong.sum() or expected.size < 2 * unique.size * 0.5:
+    return (
+        _moved_lines(actual, expected, wrong, "row")
+        or _moved_lines(actual.T, expected.T, wrong.T, "column")
+        or _moved_elements(actual, expected, wrong)
+    )
+
+
+def _moved_lines(actual: Floats, expected: Floats, wrong: Bools, what: str) -> str:
+    """Whether whole rows (or, on transposed arrays, columns) sit in the place of others. Looks at the first few."""
+    lines = np.flatnonzero(wrong.any(axis=1))
+    sources = []
+    for line in lines[:24]:
+        same = (expected == actual[line]).mean(axis=1)
+        best = int(same.argmax())
+        if same[best] < 0.9 or best == line:
+            return ""
+        sources.append(best)
+    count = expected.shape[0]
+    distances = {(int(source) - int(line)) % count for source, line in zip(sources, lines, strict=False)}
+    example = f"{what} {lines[0]} holds {what} {sources[0]}"
+    if len(distances) > 1:
+        return f"the values are right but the {what}s are in the wrong order: {example}"
+    distance = min(distances)
+    distance = distance if distance <= count // 2 else count - distance
+    return f"the values are right but off by {distance} {what}{'s' if distance > 1 else ''}: {example}"
+
+
+def _moved_elements(actual: Floats, expected: Floats, wrong: Bools) -> str:
+    """Whether single values are right but elsewhere; needs a case whose expected values are all different."""
+    values, first = np.unique(expected, return_index=True)
+    if values.size < expected.size:
         return ""
-    (down, right), count = max(shifts.items(), key=lambda item: item[1])
-    i, j = (int(x) for x in np.argwhere(wrong)[0])
-    place = places.get(float(actual[i, j]))
-    example = f"; D[{i}, {j}] holds the value of D[{place // columns}, {place % columns}]" if place is not None else ""
-    if count > 0.9 * found and (down or right):
-        by = " and ".join(
-            f"{abs(n)} {what}{'s' if abs(n) != 1 else ''}" for n, what in ((down, "row"), (right, "column")) if n
-        )
-        return f"the values are right but sit in the wrong place, off by {by}{example}"
-    return f"the values are right but sit in the wrong places{example}"
+    position = np.minimum(np.searchsorted(values, actual), values.size - 1)
+    found = wrong & (values[position] == actual)
+    if found.sum() < 0.9 * wrong.sum():
+        return ""
+    i, j = (int(x) for x in np.argwhere(found)[0])
+    source = int(first[position[i, j]])
+    columns = expected.shape[1]
+    return f"the values are right but in the wrong places: D[{i}, {j}] holds D[{source // columns}, {source % columns}]"
 
 
 def _explains(actual: Floats, candidate: Floats, wrong: Bools) -> bool:
@@ -203,7 +222,7 @@ def _narrow(actual: Floats, expected: Floats, wrong: Bools) -> str:
     if not nonzero.any():
         return ""
     relative = np.abs(got[nonzero] - want[nonzero]) / np.abs(want[nonzero])
-    if np.quantile(relative, 0.9) > 2**-6:
+    if not np.quantile(relative, 0.9) <= 2**-6:
         return ""
     all_values = actual[np.isfinite(actual)].astype(np.float32)
     if not (all_values.view(np.uint32) & 0xFFFF).any():

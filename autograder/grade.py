@@ -166,7 +166,8 @@ def _prim_func(session: _Session) -> bytes:
     try:
         pump.receive(builder, session.limits.start_seconds)
     except ChildEnded as ended:
-        raise _Stop(_machine_failure(f"the process for the submission did not start ({ended.end})", builder)) from None
+        message = _with_last_line(f"the process for the submission did not start ({ended.end})", builder)
+        raise _Stop(_machines(message, builder.tail)) from None
     started = time.perf_counter()
     try:
         frame = pump.receive(builder, session.limits.build_seconds)
@@ -270,19 +271,31 @@ def _rejected(session: _Session, text: str, line: int | None) -> Failure:
     return _learners(f"TVM: {_one_line(text)[:500]}", "", _here(session, line))
 
 
+_DISPATCH = re.compile(r"(?P<what>[^\n:]*).*dispatch failed.*exception — \w+: (?P<why>[^\n|]*)", re.DOTALL)
+
+
+def _essence(text: str) -> str:
+    """TVM's words without its tables and Python tracebacks: those speak of TVM's own files."""
+    found = _DISPATCH.search(text)
+    if found:
+        return f"{_one_line(found['what'])}: {_one_line(found['why'])}"
+    return _one_line(text.split("Traceback (most recent call last)")[0] or text)[:600]
+
+
 def _refusal(session: _Session, header: dict[str, Any]) -> Failure:
     """The machine's process does not run the PrimFunc."""
     place, where = header.get("location"), None
     if place:
         where = session.outcome.location(place["file"], place["line"])
-    message = _one_line(str(header.get("message", "")))
+    text = str(header.get("message", ""))
+    message = _one_line(text)
     match header["kind"]:
         case "buffers":
             return _buffer_mismatch(session, header["buffers"])
         case "unreadable":
             return _learners(f"{session.exercise.builder.name} returned something that is no kernel: {message[:300]}")
         case "lowering":
-            return _learners(f"TVM: {message}", "", where)
+            return _learners(f"TVM: {_essence(text)}", "", where)
         case "launch":
             return _learners(f"the launch is refused: {message}", "", where)
         case "unsupported":
@@ -367,8 +380,9 @@ def _ask(session: _Session, child: Child, seconds: float, doing: str, blame_time
                 )
             ) from None
         if ended.end is End.TIMEOUT:
-            raise _Stop(_machine_failure(f"{doing} took more than {seconds:g} s", child)) from None
-        raise _Stop(_grader_failure(f"{doing} failed ({_status(ended.status)})", child)) from None
+            raise _Stop(_machines(f"{doing} took more than {seconds:g} s", child.tail)) from None
+        message = _with_last_line(f"{doing} failed (exit status {ended.status})", child)
+        raise _Stop(_graders(message, "please report this; --json FILE has the details", log=child.tail)) from None
 
 
 # Failures -------------------------------------------------------------------------------------------------------------
@@ -381,32 +395,24 @@ def _learners(message: str, fix: str = "", where: Location | None = None) -> Fai
     return Failure(Fault.YOUR_CODE, message, fix, where)
 
 
-def _graders(message: str, fix: str = "", where: Location | None = None) -> Failure:
+def _graders(message: str, fix: str = "", where: Location | None = None, log: str = "") -> Failure:
     from autograder.checks import Failure
     from autograder.report.model import Fault
 
-    return Failure(Fault.GRADER, message, fix, where)
+    return Failure(Fault.GRADER, message, fix, where, log)
 
 
-def _machines(message: str) -> Failure:
+def _machines(message: str, log: str = "") -> Failure:
     from autograder.checks import Failure
     from autograder.report.model import Fault
 
-    return Failure(Fault.MACHINE, message, "`autograde doctor` looks at the machine")
+    return Failure(Fault.MACHINE, message, "`autograde doctor` looks at the machine", log=log)
 
 
-def _grader_failure(message: str, child: Child) -> Failure:
-    last = child.tail.strip().splitlines()[-1:] or [""]
-    return _graders(f"{message}: {last[0][:300]}" if last[0] else message, "please report this with --json FILE")
-
-
-def _machine_failure(message: str, child: Child) -> Failure:
-    last = child.tail.strip().splitlines()[-1:] or [""]
-    return _machines(f"{message}: {last[0][:300]}" if last[0] else message)
-
-
-def _status(status: int | None) -> str:
-    return f"exit status {status}"
+def _with_last_line(message: str, child: Child) -> str:
+    """The message and the last line that the grader's own process printed."""
+    last = _one_line((child.tail.strip().splitlines() or [""])[-1])
+    return f"{message}: {last[:300]}" if last else message
 
 
 def _here(session: _Session, line: int | None) -> Location | None:

@@ -5,7 +5,7 @@ They look at an Outcome, which holds only what trusted processes reported, and d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,17 +16,18 @@ from autograder.submission import Submission
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the grade stopped early, whose fault that is, and where."""
+    """Why the grade stopped early, whose fault that is, and where. `log` is what the grader's own process printed."""
 
     fault: Fault
     message: str
     fix: str = ""
     location: Location | None = None
-    code: str = ""
+    log: str = ""
 
     def evidence(self) -> Evidence:
         locations = [self.location] if self.location else []
-        return Evidence(kind="error", message=self.message, fix=self.fix, locations=locations, code=self.code)
+        data = {"log": self.log} if self.log else {}
+        return Evidence(kind="error", message=self.message, fix=self.fix, locations=locations, data=data)
 
 
 @dataclass
@@ -71,10 +72,18 @@ class Outcome:
 
     @property
     def substantial(self) -> bool:
-        """The kernel solves a case, or at least really uses the mechanism: later checks have something to judge."""
+        """The kernel solves a case, or executes every instruction of the mechanism: later checks have something to judge."""
+        return any(run.correct for run in self.runs) or self._executed(all)
+
+    @property
+    def does_something(self) -> bool:
+        """The kernel writes to its output, or executes an instruction of the mechanism: it is not an empty stub."""
+        return any(run.wrote for run in self.runs) or self._executed(any)
+
+    def _executed(self, how_many: Callable[[Iterable[bool]], bool]) -> bool:
         mechanism = self.exercise.check("mechanism")
-        used = mechanism is not None and bool(mechanism.at_least) and not missing_counters(mechanism, self.runs)
-        return used or any(run.correct for run in self.runs)
+        names = mechanism.at_least if mechanism else {}
+        return bool(names) and any(how_many(run.counters.get(name, 0) > 0 for name in names) for run in self.runs)
 
     def location(self, file: str, line: int) -> Location:
         """A line of the snapshot as the learner's own line; a line of any other file as it is."""

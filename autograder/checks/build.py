@@ -19,7 +19,7 @@ def build(check: Check, outcome: Outcome) -> CheckResult:
         return skipped(check, f"not graded, because {stopped.fault} failed", stopped.fault)
     if stopped is not None and not outcome.runs:
         return result(check, Verdict.PASS, check.points, "builds and lowers")
-    if not any(run.wrote for run in outcome.runs) and not outcome.substantial:
+    if not outcome.does_something:
         empty = Evidence(
             kind="note",
             message="the kernel builds, but it writes nothing to its output and does not use the mechanism yet",

@@ -11,18 +11,20 @@ from autograder.report.model import CheckResult, Evidence, Fault, Verdict
 
 @check
 def correctness(check: Check, outcome: Outcome) -> CheckResult:
-    early = unless_run(check, outcome)
     failure = outcome.run_failure
+    if failure is not None and failure.fault is not Fault.YOUR_CODE:
+        return result(check, Verdict.ERROR, 0, failure.message, [failure.evidence()], failure.fault)
+    if failure is not None and not outcome.runs:
+        return result(check, Verdict.FAIL, 0, failure.message, [failure.evidence()])
+    early = unless_run(check, outcome)
     if early is not None:
-        stopped = outcome.build_failure is None and failure is not None and failure.fault is Fault.YOUR_CODE
-        return result(check, Verdict.FAIL, 0, failure.message, [failure.evidence()]) if failure and stopped else early
+        return early
     planned = len(outcome.runs)
     if failure is not None:  # it stopped between two cases
-        if failure.fault is not Fault.YOUR_CODE:
-            return result(check, Verdict.ERROR, 0, failure.message, [failure.evidence()], failure.fault)
         planned = len(outcome.exercise.cases)
     right = [run for run in outcome.runs if run.correct]
     evidence = [_evidence(run, outcome) for run in outcome.runs if not run.correct]
+    evidence.sort(key=lambda e: not e.fix)  # the case that explains the mistake comes first
     if failure is not None:
         evidence.append(failure.evidence())
     summary = f"{len(right)} of {planned} cases"
@@ -51,8 +53,12 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
     first = seen["first"]
     if first is not None:
         index = ", ".join(str(i) for i in first["index"])
-        message += f"; first {output}[{index}]: expected {_spell(first['expected'])}, got {_spell(first['actual'])}"
+        message += f"; first {output}[{index}]: expected {_spell(first['expected'])}, {_got(first['actual'])}"
     return Evidence(kind="mismatch", message=message, fix=seen["meaning"], data={"case": run.case, **seen})
+
+
+def _got(actual: Any) -> str:
+    return actual if actual == "never written" else f"got {_spell(actual)}"
 
 
 def _spell(number: Any) -> str:

@@ -18,7 +18,7 @@ def mechanism(check: Check, outcome: Outcome) -> CheckResult:
     evidence = [
         Evidence(
             kind="counter",
-            message=f"{name} is executed {_times(seen)} per launch, at least {check.at_least[name]} needed",
+            message=_message(name, seen, check.at_least[name]),
             data={"counter": name, "seen": seen, "at_least": check.at_least[name]},
         )
         for name, seen in missing.items()
@@ -26,5 +26,7 @@ def mechanism(check: Check, outcome: Outcome) -> CheckResult:
     return result(check, Verdict.FAIL, 0, f"missing: {', '.join(missing)}", evidence)
 
 
-def _times(count: int) -> str:
-    return "never" if count == 0 else "once" if count == 1 else f"{count} times"
+def _message(name: str, seen: int, needed: int) -> str:
+    if seen == 0:
+        return f"{name} is never executed"
+    return f"{name} is executed {seen} time{'s' if seen > 1 else ''} in a launch, at least {needed} needed"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import IO
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from autograder.report.model import CheckResult, Evidence, GradeReport, Verdict
@@ -38,85 +37,118 @@ def is_ascii(console: Console, plain: bool) -> bool:
 
 def show(report: GradeReport, console: Console, plain: bool = False) -> None:
     """Print the whole report."""
-    ascii_only = is_ascii(console, plain)
-    console.print(Text(f"{report.exercise}  {report.title}", style="bold"))
+    page = _Page(console, is_ascii(console, plain))
     quick = ", quick" if report.quick else ""
-    console.print(Text(f"{report.source.name} on {report.device}, seed {report.seed}{quick}", style="dim"))
-    console.print()
-    console.print(_table(report, ascii_only))
+    page.line(f"{report.exercise}  {report.title}", "bold")
+    page.line(f"{report.source.name} on {report.device}, seed {report.seed}{quick}", "dim")
+    page.gap()
+    _verdicts(report, page)
     for check in report.checks:
-        _details(check, console, ascii_only)
-    _notes(report, console, ascii_only)
+        _details(check, page)
+    if report.notes:
+        page.heading("notes that cost no points")
+        _some(report.notes, page)
     if report.output.strip() and not report.full_marks:
-        _heading(console, "printed by your code")
-        console.print(Padding(Text(_safe(report.output.strip(), ascii_only), style="dim"), (0, 0, 0, 4)))
-    console.print()
-    style = "green" if report.full_marks else "yellow"
-    console.print(Text(f"{_points(report.points)} of {_points(report.max_points)} points", style=f"bold {style}"))
+        page.heading("printed by your code")
+        for text in report.output.strip().splitlines()[-20:]:
+            page.line(text, "dim", indent=4)
+    page.gap()
+    page.line(
+        f"{_points(report.points)} of {_points(report.max_points)} points",
+        "bold green" if report.full_marks else "bold yellow",
+    )
     if report.next_step:
-        console.print(Text(f"next: {_safe(report.next_step, ascii_only)}"))
+        page.line(f"next: {report.next_step}", hang=2)
 
 
-def _table(report: GradeReport, ascii_only: bool) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column(overflow="fold", ratio=1)
-    for check in report.checks:
-        symbol, word, style = _MARKS[check.verdict]
-        table.add_row(
-            Text(f"  {word if ascii_only else symbol}", style=style),
-            Text(check.title),
-            Text(f"{_points(check.points)}/{_points(check.max_points)}", style=style),
-            Text(_safe(check.reason or check.summary, ascii_only), style="dim"),
+class _Page:
+    """Wrapped lines on a console, without trailing blanks."""
+
+    def __init__(self, console: Console, ascii_only: bool) -> None:
+        self.console, self.ascii_only = console, ascii_only
+        self.width = max(20, console.width)
+
+    def line(self, text: str, style: str = "", indent: int = 0, hang: int = 0) -> None:
+        """A paragraph; continued lines are indented by `hang` more."""
+        wrapped = textwrap.wrap(
+            _safe(text, self.ascii_only),
+            self.width,
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + hang),
+            break_on_hyphens=False,
         )
-    return table
+        for part in wrapped:
+            self.spans((part, style))
+
+    def spans(self, *spans: tuple[str, str]) -> None:
+        """One line made of (text, style) pieces that already fit."""
+        self.console.print(Text.assemble(*spans), soft_wrap=True)
+
+    def heading(self, text: str) -> None:
+        self.gap()
+        self.line(text, "bold", indent=2)
+
+    def gap(self) -> None:
+        self.console.print()
 
 
-def _details(check: CheckResult, console: Console, ascii_only: bool) -> None:
+def _verdicts(report: GradeReport, page: _Page) -> None:
+    """One row per check: mark, title, points, summary. On a narrow terminal the summary gets lines of its own."""
+    marks = {check.id: _MARKS[check.verdict] for check in report.checks}
+    shown = {i: word if page.ascii_only else symbol for i, (symbol, word, _) in marks.items()}
+    points = {check.id: f"{_points(check.points)}/{_points(check.max_points)}" for check in report.checks}
+    mark_width = max(len(text) for text in shown.values())
+    title_width = max(len(check.title) for check in report.checks)
+    points_width = max(len(text) for text in points.values())
+    room = page.width - (2 + mark_width + 1 + title_width + 2 + points_width + 2)
+    for check in report.checks:
+        style = marks[check.id][2]
+        note = _safe(check.reason or check.summary, page.ascii_only)
+        row = [
+            (f"  {shown[check.id]:<{mark_width}} ", style),
+            (f"{check.title:<{title_width}}  ", ""),
+            (f"{points[check.id]:>{points_width}}", style),
+        ]
+        if room >= 24:
+            first, *rest = textwrap.wrap(note, room, break_on_hyphens=False) or [""]
+            page.spans(*row, (f"  {first}" if first else "", "dim"))
+            for part in rest:
+                page.spans((" " * (page.width - room) + part, "dim"))
+        else:
+            page.spans(*row)
+            page.line(note, "dim", indent=4 + mark_width)
+
+
+def _details(check: CheckResult, page: _Page) -> None:
     if not check.evidence or check.verdict is Verdict.PASS:
         return
     blame = f" (fault: {check.fault})" if check.verdict is Verdict.ERROR else ""
-    _heading(console, f"{check.title}{blame}")
-    for evidence in check.evidence[:MAX_SHOWN]:
-        _evidence(evidence, console, ascii_only)
-    if len(check.evidence) > MAX_SHOWN:
-        console.print(Text(f"    ... and {len(check.evidence) - MAX_SHOWN} more (--json shows all)", style="dim"))
+    page.heading(f"{check.title}{blame}")
+    _some(check.evidence, page)
 
 
-def _notes(report: GradeReport, console: Console, ascii_only: bool) -> None:
-    if not report.notes:
-        return
-    _heading(console, "notes that cost no points")
-    for evidence in report.notes[:MAX_SHOWN]:
-        _evidence(evidence, console, ascii_only)
+def _some(evidence: list[Evidence], page: _Page) -> None:
+    for item in evidence[:MAX_SHOWN]:
+        for indent, text in evidence_lines(item):
+            page.line(text, indent=4 + indent, hang=2)
+    if len(evidence) > MAX_SHOWN:
+        page.line(f"... and {len(evidence) - MAX_SHOWN} more (--json FILE has all)", "dim", indent=4)
 
 
-def _heading(console: Console, text: str) -> None:
-    console.print()
-    console.print(Text(f"  {text}", style="bold"))
-
-
-def _evidence(evidence: Evidence, console: Console, ascii_only: bool) -> None:
-    for text in evidence_lines(evidence):
-        console.print(Padding(Text(_safe(text, ascii_only)), (0, 0, 0, 4)))
-
-
-def evidence_lines(evidence: Evidence) -> Iterator[str]:
-    """Message, places and advice of one piece of evidence, one line each."""
-    yield f"{evidence.code}: {evidence.message}" if evidence.code else evidence.message
+def evidence_lines(evidence: Evidence) -> Iterator[tuple[int, str]]:
+    """(indentation, line) of one piece of evidence: the message, its places, the advice."""
+    yield 0, f"{evidence.code}: {evidence.message}" if evidence.code else evidence.message
     for location in evidence.locations:
-        yield f"  at {location.spell()}"
+        yield 2, f"at {location.spell()}"
     if evidence.fix:
-        yield f"  -> {evidence.fix}"
+        yield 2, f"-> {evidence.fix}"
 
 
 def _points(points: float) -> str:
     return f"{points:g}"
 
 
-_ASCII = str.maketrans({"–": "-", "—": "-", "→": "->", "×": "x", "≤": "<=", "≥": ">=", "“": '"', "”": '"', "’": "'"})
+_ASCII = str.maketrans({"–": "-", "—": "-", "→": "->", "×": "x", "≤": "<=", "≥": ">=", "·": "*", "“": '"', "”": '"', "’": "'"})
 
 
 def _safe(text: str, ascii_only: bool) -> str:
