@@ -243,17 +243,29 @@ def _declared_buffers(func: Any) -> tuple[list[NamedRange], list[tuple[str, int 
     return smem, tmem
 
 
+def _dispatch_reasons(text: str) -> str:
+    """TVM's dispatch error is a table with a traceback per variant; keep each variant's reason."""
+    reasons: dict[str, str] = {}
+    variant = ""
+    for line in text.splitlines():
+        cells = [c.strip() for c in line.strip().strip("|").split("|")]
+        if len(cells) != 2 or cells[0] == "Variant" or set(cells[1]) <= {"-", "+"}:
+            continue
+        if cells[0]:
+            variant = cells[0].split(" ")[0]
+            reasons[variant] = re.sub(r"^\w+ [\u2014-] (\w+(Error|Exception|Fail\w*): )?", "", cells[1])
+    if not reasons:
+        return text.strip().splitlines()[0] if text.strip() else "no reason given"
+    return "; ".join(f"{reason}" if len(reasons) == 1 else f"{name}: {reason}" for name, reason in reasons.items())
+
+
 def _diagnose(error: BaseException) -> tuple[str, SourceLocation | None]:
     """Message and learner's line of an error raised inside TVM's pipeline."""
     location: SourceLocation | None = None
     text = str(error).strip()
     if _LAST_DISPATCH:
         location, op, inner = _LAST_DISPATCH[-1]
-        text = str(inner).strip()
-        name = op.rsplit(".", 1)[-1]
-        reasons = re.findall(r"[-*] (\S+).*?(?:rejected|failed)?:\s*(.+)", text)
-        detail = text if len(text) < 1500 or not reasons else "; ".join(f"{a}: {b}" for a, b in reasons)
-        return f"TVM cannot lower `{name}` here: {detail}", location
+        return f"TVM cannot lower `{op.rsplit('.', 1)[-1]}` here: {_dispatch_reasons(str(inner))}", location
     lines = [ln for ln in text.splitlines() if ln.strip()]
     message = next((ln for ln in reversed(lines) if "Error" in ln or "Check failed" in ln), lines[-1] if lines else type(error).__name__)
     return f"TVM rejected the kernel: {message.strip()}", location
