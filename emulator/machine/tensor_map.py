@@ -566,8 +566,6 @@ def _inner_box_problems(t: TensorMap) -> list[str]:
     if inner % 16:
         found.append(f"the innermost box extent is {inner} bytes, it must be a multiple of 16")
     if t.swizzle != SwizzleMode.NONE and inner > t.swizzle.row_bytes:
-        width = t.swizzle.row_bytes
-        found.append(
-            f"the innermost box extent is {inner} bytes, more than the {width} bytes of a row of the {t.swizzle}"
-        )
+        width = f"{t.swizzle.row_bytes} bytes of a row of the {t.swizzle}"
+        found.append(f"the innermost box extent is {inner} bytes, more than the {width}")
     return found

@@ -1,0 +1,260 @@
+"""Floating-point arithmetic with the rounding modes and flush-to-zero of PTX, exact to the last bit.
+
+float32 operations take arrays (or scalars) of float32 and return float32 arrays. `mode` is rn (nearest, ties
+to even), rz (toward zero), rm (toward minus infinity) or rp (toward plus infinity); `ftz` flushes subnormal
+inputs and results to zeros of the same sign; `sat` clamps to [0, 1] and turns NaN into +0.
+f32x2 registers are uint64 arrays (low half first): `registers.view(np.float32)` gives their 2n floats, on
+which all functions here work as they are.
+
+How it is exact: a product of two float32 is exact in float64; the float64 sum s of two numbers has an error
+term that TwoSum computes exactly; the rounding of s to float32 can only go wrong when s lies on a float32 or
+on the midpoint of two, and there the sign of the error term decides.
+NaN results are quiet NaNs with unspecified payload. Callers silence NumPy's floating-point warnings
+(`np.errstate(all="ignore")`), which is too slow to do per operation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from emulator.numerics.formats import Array
+
+Mode = Literal["rn", "rz", "rm", "rp"]
+_MIN_NORMAL = np.float32(2.0**-126)
+# A normal float32 keeps all but the low 29 mantissa bits of a float64.
+_KEPT_BITS = np.uint64(~((1 << 29) - 1) & ((1 << 64) - 1))
+_TOP_29 = np.uint64(35)  # shift that leaves only the low 29 bits of a float64
+_MIDPOINT = np.uint64(1 << 63)
+_ONE = np.uint32(1)
+_TWICE_MIN_NORMAL = np.uint32(2 << 23)  # bits of 2^-126, shifted left by one
+
+
+def flush(x: Array) -> Array:
+    """Subnormals become zeros of the same sign (float32 in and out)."""
+    small = np.abs(x) < _MIN_NORMAL
+    if not np.count_nonzero(small):
+        return x
+    flushed: Array = x * ~small
+    return flushed
+
+
+def saturate(x: Array) -> Array:
+    """Clamp to [0, 1]; NaN and -0 become +0."""
+    return np.where(x > 0, np.minimum(x, np.float32(1)), np.float32(0))
+
+
+def add(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
+    """a + b in float32 (PTX add.f32)."""
+    a, b = _inputs(ftz, a, b)
+    if mode == "rn":
+        return _finish(a + b, ftz, sat)
+    return _finish(round_sum(a.astype(np.float64), b.astype(np.float64), mode, ftz), ftz, sat)
+
+
+def sub(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
+    """a - b in float32 (PTX sub.f32)."""
+    return add(a, -np.asarray(b, np.float32), mode, ftz, sat)
+
+
+def mul(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
+    """a * b in float32 (PTX mul.f32)."""
+    a, b = _inputs(ftz, a, b)
+    if mode == "rn":
+        return _finish(a * b, ftz, sat)
+    return _finish(round_float32(a.astype(np.float64) * b.astype(np.float64), mode), ftz, sat)
+
+
+def fma(a: Any, b: Any, c: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
+    """a * b + c with one rounding to float32 (PTX fma.f32)."""
+    a, b, c = _inputs(ftz, a, b, c)
+    product = a.astype(np.float64) * b.astype(np.float64)
+    return _finish(round_sum(product, c.astype(np.float64), mode, ftz), ftz, sat)
+
+
+def fma_f32(a: Any, b: Any, c: Any) -> Array:
+    """a * b + c with one rounding to nearest."""
+    return fma(a, b, c)
+
+
+def div(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False) -> Array:
+    """a / b in float32, correctly rounded (PTX div.rn/rz/rm/rp.f32)."""
+    a, b = _inputs(ftz, a, b)
+    y = np.asarray(a / b)
+    if mode != "rn":
+        # a - y b is exact in float64, and its sign against b says on which side of a / b the quotient y is.
+        wide = b.astype(np.float64)
+        residual = (a.astype(np.float64) - y.astype(np.float64) * wide) * np.sign(wide)
+        y = _step(y, _with_overflow(residual, y, np.isfinite(a) & (b != 0)), mode)
+    return _finish(y, ftz, False)
+
+
+def rcp(a: Any, mode: Mode = "rn", ftz: bool = False) -> Array:
+    """1 / a in float32, correctly rounded (PTX rcp.rn/rz/rm/rp.f32)."""
+    return div(np.float32(1), a, mode, ftz)
+
+
+def sqrt(a: Any, mode: Mode = "rn", ftz: bool = False) -> Array:
+    """Square root in float32, correctly rounded (PTX sqrt.rn/rz/rm/rp.f32)."""
+    (a,) = _inputs(ftz, a)
+    y = np.asarray(np.sqrt(a))
+    if mode != "rn":
+        wide = y.astype(np.float64)
+        y = _step(y, a.astype(np.float64) - wide * wide, mode)
+    return _finish(y, ftz, False)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# 16-bit floats: results of one operation, rounded to nearest even
+# ---------------------------------------------------------------------------------------------------------
+
+
+def add_half(a: Array, b: Array) -> Array:
+    """a + b for float16 or bfloat16 arrays (PTX add.rn.f16/bf16)."""
+    # float32 has more than twice the digits of either, so rounding twice is rounding once.
+    return (a.astype(np.float32) + b.astype(np.float32)).astype(a.dtype)
+
+
+def mul_half(a: Array, b: Array) -> Array:
+    """a * b for float16 or bfloat16 arrays (PTX mul.rn.f16/bf16)."""
+    return (a.astype(np.float32) * b.astype(np.float32)).astype(a.dtype)
+
+
+def fma_half(a: Array, b: Array, c: Array, relu: bool = False) -> Array:
+    """a * b + c with one rounding for float16 or bfloat16 arrays (PTX fma.rn.f16/bf16)."""
+    product = a.astype(np.float64) * b.astype(np.float64)
+    # Round the float64 sum to odd, so that only the second rounding, to the narrow type, counts.
+    wide = c.astype(np.float64)
+    s = product + wide
+    y = _narrow(_round_to_odd(s, _error(s, product, wide)), a.dtype)
+    return np.where((y > 0) | np.isnan(y), y, np.zeros((), a.dtype)) if relu else y
+
+
+def _narrow(x: Array, dtype: Any) -> Array:
+    """float64 to float16 or bfloat16, one rounding to nearest even."""
+    if dtype == np.float16:
+        half: Array = x.astype(np.float16)
+        return half
+    # float32 toward zero with the last bit set when inexact: the second rounding is the only one.
+    y = round_float32(x, "rz")
+    inexact = (y.astype(np.float64) != x) & np.isfinite(x)
+    bits = y.view(np.uint32) | inexact.astype(np.uint32)
+    narrow: Array = bits.view(np.float32).astype(ml_dtypes.bfloat16)
+    return narrow
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Rounding float64 values and sums to float32
+# ---------------------------------------------------------------------------------------------------------
+
+
+def round_float32(x: Array, mode: Mode = "rn") -> Array:
+    """Round float64 values to float32; overflow goes to infinity or the largest finite, per IEEE 754."""
+    if mode == "rz":
+        return _cut_bits(np.asarray(x).view(np.uint64))
+    y = np.asarray(x.astype(np.float32))
+    return y if mode == "rn" else _step(y, x - y.astype(np.float64), mode)
+
+
+def round_sum(p: Array, c: Array, mode: Mode = "rn", ftz: bool = False) -> Array:
+    """Round the exact sum of two float64 arrays (each exact in itself) to float32, once.
+
+    With `ftz` the rounding of subnormal results, which the caller flushes, may be inexact.
+    """
+    s = np.asarray(p + c)
+    if mode == "rn":
+        y = np.asarray(s.astype(np.float32))
+        doubtful = (s.view(np.uint64) << _TOP_29) == _MIDPOINT
+        if np.count_nonzero(doubtful) or (not ftz and _any_subnormal(y)):
+            y = np.asarray(_round_to_odd(s, _error(s, p, c)).astype(np.float32))
+        return y
+    if mode == "rz":
+        return _cut(s, p, c)
+    y = np.asarray(s.astype(np.float32))
+    difference = s - y.astype(np.float64)
+    exact = difference == 0
+    if np.count_nonzero(exact):
+        e = _error(s, p, c)
+        if np.count_nonzero(e):
+            difference = np.where(exact, e, difference)
+        zero = s == 0
+        if mode == "rm" and np.count_nonzero(zero):
+            # An exact zero sum of opposite signs is -0 when rounding down.
+            y = np.where(zero & (np.signbit(p) | np.signbit(c)), np.float32(-0.0), y)
+    return _step(y, difference, mode)
+
+
+def _cut(s: Array, p: Array, c: Array) -> Array:
+    """Round the exact sum of p and c to float32 toward zero; s is its rounding to float64."""
+    bits = s.view(np.uint64)
+    if np.count_nonzero((bits << _TOP_29) == 0):
+        # s may have been rounded up to a float32 that is larger in magnitude than the exact sum.
+        e = _error(s, p, c)
+        if np.count_nonzero(e):
+            bits = bits - _opposite(e, s)
+    return _cut_bits(bits)
+
+
+def _cut_bits(bits: Array) -> Array:
+    """Round float64 bit patterns to float32 toward zero."""
+    y = np.asarray((bits & _KEPT_BITS).view(np.float64).astype(np.float32))
+    if _any_subnormal(y) or np.count_nonzero(np.isinf(y)):
+        s = bits.view(np.float64)
+        y = np.asarray(s.astype(np.float32))
+        return _step(y, s - y.astype(np.float64), "rz")
+    return y
+
+
+def _any_subnormal(y: Array) -> bool:
+    """True if any float32 is subnormal or the smallest normal number."""
+    shifted = y.view(np.uint32) << _ONE
+    return bool(np.count_nonzero(shifted - _ONE < _TWICE_MIN_NORMAL))
+
+
+def _inputs(ftz: bool, *values: Any) -> list[Array]:
+    arrays = [v if isinstance(v, np.ndarray) else np.asarray(v, np.float32) for v in values]
+    return [flush(a) for a in arrays] if ftz else arrays
+
+
+def _finish(y: Array, ftz: bool, sat: bool) -> Array:
+    if ftz:
+        y = flush(y)
+    return saturate(y) if sat else y
+
+
+def _error(s: Array, p: Array, c: Array) -> Array:
+    """p + c - s exactly, for s = fl(p + c) in float64 (TwoSum); NaN where s is not finite."""
+    t = s - p
+    error: Array = (p - (s - t)) + (c - t)
+    return error
+
+
+def _opposite(e: Array, s: Array) -> Array:
+    """True where e and s have opposite signs, both nonzero."""
+    return ((e < 0) & (s > 0)) | ((e > 0) & (s < 0))
+
+
+def _round_to_odd(s: Array, e: Array) -> Array:
+    """The exact value s + e cut toward zero to 53 bits, with the last bit set when anything was cut off."""
+    bits = s.view(np.int64) - _opposite(e, s)
+    odd: Array = (bits | (e < 0) | (e > 0)).view(np.float64)
+    return odd
+
+
+def _with_overflow(difference: Array, y: Array, finite: Array) -> Array:
+    """A quotient that overflowed to infinity is too large in magnitude by any measure."""
+    return np.where(np.isinf(y) & finite, -y.astype(np.float64), difference)
+
+
+def _step(y: Array, difference: Array, mode: Mode) -> Array:
+    """Move float32 y, rounded to nearest, to the mode's side; `difference` has the sign of exact - y."""
+    if mode == "rz":
+        bits: Array = y.view(np.int32) - _opposite(difference, y)
+        return bits.view(np.float32)
+    if mode == "rm":
+        return np.where(difference < 0, np.nextafter(y, np.float32(-np.inf)), y)
+    if mode == "rp":
+        return np.where(difference > 0, np.nextafter(y, np.float32(np.inf)), y)
+    raise ValueError(f"unknown rounding mode {mode!r}: rn, rz, rm or rp")
