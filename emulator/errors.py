@@ -32,6 +32,7 @@ class UnsupportedInstruction(EmulatorError):
 
     def __init__(self, op: str, location: SourceLocation | None = None, why: str = "") -> None:
         self.op = op
+        self.why = why
         super().__init__(f"the emulator does not support `{op}`" + (f": {why}" if why else ""), location)
 
 

@@ -115,6 +115,28 @@ def storable(value: Any, dtype: str) -> Any:
     return from_lanes(value, _DTYPES[dtype])
 
 
+def register_bits(group: Any) -> Any:
+    """Destination registers of one instruction as ``uint32[n, L]`` bits; 4-byte registers only."""
+    if isinstance(group, ndarray):
+        return group if group.dtype == np.uint32 else group.view(np.uint32) if group.dtype.itemsize == 4 else group.astype(np.uint32)
+    rows = [r.view(np.uint32) if getattr(r, "dtype", None) in (np.float32, np.int32) else storable(r, "uint32") for r in group]
+    lanes_ = max((len(r) for r in rows if isinstance(r, ndarray) and r.ndim), default=0)
+    if not lanes_:
+        return np.array(rows, dtype=np.uint32)
+    return np.stack([r if isinstance(r, ndarray) and r.ndim else np.full(lanes_, r, dtype=np.uint32) for r in rows])
+
+
+_REGISTER_FLOATS = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "f64": np.dtype(np.float64)}
+
+
+def register_value(raw: Any, ptx_type: str) -> Any:
+    """One destination register, given as bits or as a value, in the representation of its PTX type."""
+    dtype = _REGISTER_FLOATS.get(ptx_type)
+    if dtype is not None and hasattr(raw, "dtype") and raw.dtype.kind in "iu":
+        return raw.view(dtype)
+    return as_value(raw)
+
+
 def as_value(raw: Any) -> Any:
     """A row of an instruction's uint32 result block in lane representation."""
     if isinstance(raw, ndarray):
@@ -404,7 +426,7 @@ NAMESPACE: dict[str, Any] = {
     **{
         f.__name__: f
         for f in (
-            new_local, local_get, local_set, LocalPointer, storable, as_value, copy, as_index, elect, warp_broadcast, spin, ld_shared, st_shared,
+            new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits, register_value, copy, as_index, elect, warp_broadcast, spin, ld_shared, st_shared,
             ld_global, st_global, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, fmin, fmax, math_fma,
         )
     },

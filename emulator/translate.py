@@ -202,6 +202,7 @@ class Translator:
         self.static_smem = 0
         self.uses: set[str] = set()
         self.loop_depth: list[str] = []
+        self.operand_kind = U  # how the operands of the current instruction may vary
         self.stored_maps: set[str] = set()
 
     # ------------------------------------------------------------------------------------------ small helpers
@@ -845,7 +846,10 @@ class Translator:
                 raise self.unsupported(name, "on a pointer to a local array")
             return Val(f"({p.code} + {n.code} * {itemsize(p.elem)})", "handle", max(p.kind, n.kind), p.lane or n.lane, elem=p.elem)
         codes = [self.ref_code(a) if a.ref is not None else a.code for a in args]
-        fn = self.const(name, partial(entry.fn, Mods()))
+        fn = self.const(name, self.bind(entry, Mods()))
+        self.emit(f"{self.t}.site = {self.site}")
+        if entry.pure:
+            return Val(f"{fn}({', '.join(codes)})", self.dtype_of(e), max([a.kind for a in args], default=U))
         return Val(f"{fn}({', '.join([self.t, *codes])})", self.dtype_of(e), V)
 
     def ref_code(self, a: Val) -> str:
@@ -872,17 +876,23 @@ class Translator:
         target = None
         if entry.destination is not None:
             target = args.pop(entry.destination)
-        vals = [self.expr(a) for a in args]
+        strings = tuple(str(a.value) for a in args if type(a).__name__ == "StringImm")
+        vals = [self.expr(a) for a in args if not (entry.factory and type(a).__name__ == "StringImm")]
         codes = [self.ref_code(v) if v.ref is not None else v.code for v in vals]
-        fn = self.const(entry.name.rsplit(".", 1)[-1], partial(entry.fn, Mods()))
+        mods = Mods(strings, dtypes=(*(v.dtype for v in vals), self.dtype_of(e) if str(e.ty) else "void"))
+        fn = self.const(entry.name.rsplit(".", 1)[-1], self.bind(entry, mods))
         self.uses.add(entry.name)
+        kind = max([v.kind for v in vals], default=U)
+        if entry.pure:
+            return Val(f"{fn}({', '.join(codes)})", self.dtype_of(e), kind)
         call = f"{fn}({', '.join([self.t, *codes])})"
         if entry.blocking:
             call = f"(yield from {call})"
         self.emit(f"{self.t}.site = {self.site}")
         if entry.counter:
             self.emit(f"{self.t}.count_op({entry.counter!r})")
-        kind = max([v.kind for v in vals], default=U)
+        if entry.collective:
+            kind = V
         if target is not None:
             load = target.args[0] if type(target).__name__ == "Call" else target
             self.assign_load(load, Val(call, self.dtype_of(load), kind))
@@ -925,6 +935,7 @@ class Translator:
         sources: list[str] = []
         dests: list[tuple[Any, list[Any], str]] = []
         dtypes: list[str] = []
+        self.operand_kind = U
         for slot, first, count in layout:
             group = operands[first : first + count]
             ptx_type = self.ptx_type(slot, mod_map)
@@ -941,9 +952,13 @@ class Translator:
                 dtypes.append(ptx_type)
         if "_s2g" in entry.name or "cp_reduce_async_bulk_tensor" in entry.name:
             self.stored_maps.update(sources[k] for k, (slot, _, _) in enumerate(layout) if slot.name == "tmap")
+        kind = self.operand_kind
         mods = Mods(tokens, dict(mod_map), tuple(dtypes))
-        fn = self.const(entry.name.rsplit(".", 1)[-1], partial(entry.fn, mods))
+        fn = self.const(entry.name.rsplit(".", 1)[-1], self.bind(entry, mods))
         self.uses.add(entry.name)
+        if entry.pure:
+            self.store_results(f"{fn}({', '.join(sources)})", dests, kind=U if self.scalar is not None else kind)
+            return
         self.emit(f"{self.t}.site = {self.site}")
         if entry.counter:
             self.emit(f"{self.t}.count_op({entry.counter!r})")
@@ -952,10 +967,19 @@ class Translator:
             call = f"(yield from {call})"
         self.store_results(call, dests)
 
+    def bind(self, entry: Instruction, mods: Mods) -> Callable[..., Any]:
+        """The operation with its modifiers; an unsupported modifier is reported at the learner's line."""
+        try:
+            return entry.bind(mods)
+        except UnsupportedInstruction as error:
+            raise UnsupportedInstruction(error.op, error.location or self.location, error.why) from None
+
     def ptx_type(self, slot: Any, mod_map: dict[str, str]) -> str:
         """PTX type of an operand's register ("" when it has none, such as an address)."""
         if slot.dtype is not None:
-            return mod_map.get(slot.dtype, slot.dtype)
+            if callable(slot.dtype):
+                return str(slot.dtype(mod_map))
+            return mod_map.get(slot.dtype, slot.dtype) or mod_map.get("type", "")
         if slot.dtypes is not None:
             accepted = slot.dtypes(mod_map) if callable(slot.dtypes) else slot.dtypes
             return _PTX_OF_TVM.get(str(accepted[0]), "")
@@ -965,6 +989,7 @@ class Translator:
 
     def operand(self, e: Any, ptx_type: str, slot: Any) -> str:
         v = self.expr(e)
+        self.operand_kind = max(self.operand_kind, v.kind)
         if v.ref is not None:
             return self.ref_code(v)
         if slot.kind in ("addr", "imm", "ptr") or v.dtype == "handle":
@@ -984,9 +1009,9 @@ class Translator:
             return self.cast(v, "int" + ptx_type[1:])
         return self.cast(v, "uint" + str(int_info(v.dtype)[0])) if int_info(v.dtype)[1] and v.dtype != "handle" else v
 
-    def from_register(self, code: str, ptx_type: str, dtype: str) -> Val:
+    def from_register(self, code: str, ptx_type: str, dtype: str, kind: int | None = None) -> Val:
         """A destination value in the representation of the variable that receives it."""
-        kind = U if self.scalar is not None else V
+        kind = U if self.scalar is not None else V if kind is None else kind
         if dtype == "bool":
             return Val(f"({code} != 0)", dtype, kind)
         if ptx_type in ("f32", "f16", "f64"):
@@ -1025,27 +1050,29 @@ class Translator:
     def group_source(self, group: list[Any], ptx_type: str) -> str:
         run = self.contiguous(group)
         if run is not None:
+            self.operand_kind = V
             info, first = run
             view = info.array.view("uint32")
             lane = f", {self.scalar.lane}, 0" if self.scalar is not None else ", :, 0"
             return f"{view}[{first}:{first + len(group)}{lane}]"
         vals = [self.to_register(self.expr(g), ptx_type) for g in group]
+        self.operand_kind = max([self.operand_kind, *(v.kind for v in vals)])
         return "(" + "".join(f"{v.code}, " for v in vals) + ")"
 
-    def store_results(self, call: str, dests: list[tuple[Any, list[Any], str]]) -> None:
+    def store_results(self, call: str, dests: list[tuple[Any, list[Any], str]], kind: int | None = None) -> None:
         if not dests:
             self.emit(call)
             return
         if len(dests) == 1 and dests[0][0].lanes == 1:
             _, group, ptx_type = dests[0]
-            self.assign_load(group[0], self.from_register(call, ptx_type, self.dtype_of(group[0])))
+            self.assign_load(group[0], self.from_register(call, ptx_type, self.dtype_of(group[0]), kind))
             return
         result = self.fresh_name("r")
         self.emit(f"{result} = {call}")
         for k, (slot, group, ptx_type) in enumerate(dests):
             part = result if len(dests) == 1 else f"{result}[{k}]"
             if slot.lanes == 1:
-                self.assign_load(group[0], self.from_register(part, ptx_type, self.dtype_of(group[0])))
+                self.assign_load(group[0], self.from_register(part, ptx_type, self.dtype_of(group[0]), kind))
                 continue
             run = self.contiguous(group)
             if run is not None:
@@ -1053,13 +1080,14 @@ class Translator:
                 view = info.array.view("uint32")
                 lane = f"{self.scalar.lane}, 0" if self.scalar is not None else ":, 0"
                 target = f"{view}[{first}:{first + len(group)}, {lane}]"
-                value = part
+                value = f"register_bits({part})"
                 if self.scalar is None and self.mask is not None:
                     value = f"merge({self.mask}, {value}, {target})"
                 self.emit(f"{target} = {value}")
                 continue
             for j, g in enumerate(group):
-                self.assign_load(g, self.from_register(f"as_value({part}[{j}])", ptx_type, self.dtype_of(g)))
+                code = f"register_value({part}[{j}], {ptx_type!r})"
+                self.assign_load(g, self.from_register(code, ptx_type, self.dtype_of(g), kind))
 
     def assign_load(self, load: Any, value: Val) -> None:
         """Assign through an lvalue ``TensorLoad``."""

@@ -10,12 +10,18 @@ A function registered for ``tirx.ptx.<entry>`` is called as ``fn(mods, t, *opera
 It returns the destination values in order (None without destinations; one value for one destination).  A register
 group is returned as a block or a sequence.  A function marked ``blocking`` is a generator that yields what it waits for.
 A function marked ``collective`` is executed by whole warps (``.sync.aligned``) and never runs in single-lane code.
+
+Two cheaper conventions exist.  A function marked ``factory`` is called once per place of the program, ``fn(mods)``, and
+returns the operation ``op(t, *operands)``; it raises :class:`UnsupportedInstruction` there for modifiers that it does not
+know.  A ``pure`` function (arithmetic on registers) is a factory whose operation takes the operands alone, and is uniform
+where its operands are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 
@@ -54,6 +60,9 @@ class Instruction:
         counter: PTX name under which executions are counted, None for address arithmetic and the like.
         destination: index of an argument that is the *address of* a local variable that receives the result
             (TVM passes ``&desc`` to its descriptor encoders), or None.
+        factory: ``fn(mods)`` makes the operation once per place of the program.
+        pure: the operation takes no threads.
+        in_place: a read-write register group arrives as a writable block, which the operation changes later.
     """
 
     name: str
@@ -62,6 +71,13 @@ class Instruction:
     collective: bool = False
     counter: str | None = None
     destination: int | None = None
+    factory: bool = False
+    pure: bool = False
+    in_place: bool = False
+
+    def bind(self, mods: Mods) -> Callable[..., Any]:
+        """The operation for one place of the program."""
+        return self.fn(mods) if self.factory else partial(self.fn, mods)
 
 
 REGISTRY: dict[str, Instruction] = {}
@@ -73,6 +89,9 @@ def instruction(
     collective: bool = False,
     counter: str | None = None,
     destination: int | None = None,
+    factory: bool = False,
+    pure: bool = False,
+    in_place: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function under ``names`` (``ptx.x`` and ``cuda.x`` are prefixed with ``tirx.``)."""
 
@@ -81,7 +100,9 @@ def instruction(
             full = name if name.startswith(("tirx.", "device:")) else f"tirx.{name}"
             if full in REGISTRY:
                 raise ValueError(f"instruction {full} registered twice")
-            REGISTRY[full] = Instruction(full, fn, blocking, collective, counter, destination)
+            REGISTRY[full] = Instruction(
+                full, fn, blocking, collective, counter, destination, factory or pure, pure, in_place
+            )
         return fn
 
     return register
