@@ -1,6 +1,7 @@
 """Prediction answers: normal forms and digests.
 
-course.yaml stores digests so that reading it does not spoil a question. They keep answers out of sight, not out of
+course.yaml stores digests so that reading it does not spoil a question. They keep answers out of sight, not
+out of
 reach: a number between 0 and 512 is quickly tried.
 """
 

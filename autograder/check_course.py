@@ -1,4 +1,4 @@
-"""`autograde check-course`: solutions pass, released stubs earn nothing, and the files of the course fit together."""
+"""`autograde check-course`: solutions pass, released stubs earn nothing, the course's files fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def _examine(root: Path, course: Course, exercise: Exercise) -> Iterator[tuple[b
     stub = read_submission(root / "exercises" / exercise.id / exercise.notebook, exercise, released)
     report = grade(exercise, stub, course.limits)
     good = stub.untouched and report.points == 0
-    yield not good, f"{exercise.id}: the release is the solution without its regions and earns {report.points:g} points"
+    yield (
+        not good,
+        f"{exercise.id}: the release is the solution without its regions and earns {report.points:g} points",
+    )
     solution = read_submission(root / "solutions" / exercise.id / exercise.notebook, exercise)
     report = grade(exercise, solution, course.limits)
     lost = ", ".join(_lost(check) for check in report.checks if check.points < check.max_points)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autograder import __version__
-from autograder.errors import EXIT_FULL_MARKS, EXIT_MACHINE, EXIT_USAGE, AutogradeError, UsageError, did_you_mean
+from autograder.errors import (
+    EXIT_FULL_MARKS,
+    EXIT_MACHINE,
+    EXIT_USAGE,
+    AutogradeError,
+    UsageError,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from autograder.course import Course, Exercise
@@ -41,12 +48,18 @@ class _Main(click.Group):
 
 def _course_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--course", "folder", type=click.Path(path_type=Path), help="Course folder (default: found from here upwards)."
+        "--course",
+        "folder",
+        type=click.Path(path_type=Path),
+        help="Course folder (default: found from here upwards).",
     )(function)
 
 
 @click.group(
-    cls=_Main, help=HELP, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=_Main,
+    help=HELP,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="autograde")
 @click.pass_context
@@ -62,7 +75,9 @@ def cli(ctx: click.Context) -> None:
 @click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Use the inputs of an earlier grade.")
 @click.option("--json", "json_path", metavar="PATH|-", help="Write the report as JSON.")
-@click.option("--html", "html_path", type=click.Path(path_type=Path), help="Write the report as an HTML page.")
+@click.option(
+    "--html", "html_path", type=click.Path(path_type=Path), help="Write the report as an HTML page."
+)
 @click.option("--plain", is_flag=True, help="No colours, ASCII only.")
 @click.option("--quick", is_flag=True, help="Fewer cases, for a first look; not recorded.")
 @_course_option
@@ -127,7 +142,9 @@ def hint(exercise: str, level: int, folder: Path | None) -> None:
     spec = _find(course, exercise)
     levels = hints.read(root, spec)
     if level > len(levels):
-        raise UsageError(f"{spec.id} has {len(levels)} hint level{'s' if len(levels) != 1 else ''}, there is no {level}")
+        raise UsageError(
+            f"{spec.id} has {len(levels)} hint level{'s' if len(levels) != 1 else ''}, there is no {level}"
+        )
     click.echo(f"{spec.id}, hint {level} of {len(levels)}\n\n{levels[level - 1]}")
     if level < len(levels):
         click.echo(f"\nmore: autograde hint {spec.id} {level + 1}")
@@ -180,7 +197,7 @@ def check_course(plain: bool, folder: Path | None) -> None:
     sys.exit(EXIT_FULL_MARKS if good else EXIT_USAGE)
 
 
-# Helpers --------------------------------------------------------------------------------------------------------------
+# Helpers ----------------------------------------------------------------------------------------
 
 
 def _open_course(folder: Path | None) -> tuple[Path, Course]:
@@ -206,7 +223,9 @@ def _check_device(device: str) -> None:
     from autograder.errors import MachineError
 
     if device == "cuda":
-        raise MachineError("--device cuda: this version runs kernels on the emulator only; use --device emulated")
+        raise MachineError(
+            "--device cuda: this version runs kernels on the emulator only; use --device emulated"
+        )
 
 
 def _grade_one(
@@ -246,7 +265,9 @@ def _present(report: GradeReport, json_path: str | None, plain: bool) -> None:
     show(report, make_console(plain), plain)
 
 
-def _write_files(reports: list[GradeReport], many: bool, json_path: str | None, html_path: Path | None) -> None:
+def _write_files(
+    reports: list[GradeReport], many: bool, json_path: str | None, html_path: Path | None
+) -> None:
     import json
 
     from autograder.progress import write_atomically
@@ -280,7 +301,9 @@ def _record(root: Path, report: GradeReport) -> None:
     state = progress.load(root)
     state.record(report.exercise, report.points, report.max_points, report.full_marks)
     if not progress.save(root, state):
-        click.echo(f"note: {root / progress.FOLDER} is not writable, so this grade is not remembered", err=True)
+        click.echo(
+            f"note: {root / progress.FOLDER} is not writable, so this grade is not remembered", err=True
+        )
 
 
 def _where_you_are() -> None:
@@ -329,7 +352,10 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("AUTOGRADE_DEBUG"):
             raise
-        _fail(f"the grader failed: {type(error).__name__}: {error} (AUTOGRADE_DEBUG=1 shows where)", EXIT_MACHINE)
+        _fail(
+            f"the grader failed: {type(error).__name__}: {error} (AUTOGRADE_DEBUG=1 shows where)",
+            EXIT_MACHINE,
+        )
 
 
 def _fail(message: str, code: int) -> None:

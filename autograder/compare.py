@@ -1,4 +1,4 @@
-"""Compare an output with its reference, and say in a learner's words what is wrong. Runs in the oracle's process."""
+"""Compare an output with its reference and say what is wrong. Runs in the oracle's process."""
 
 from __future__ import annotations
 
@@ -56,14 +56,16 @@ def allowed_interval(
 ) -> tuple[Floats, Floats, Floats]:
     """(expected, lowest, highest) right output per element, in `dtype`.
 
-    A kernel that sums `terms` exact products in fp32 is within E = terms * accumulate_eps * magnitude of the exact
-    result; rounding to nearest is monotone, so its output lies in [round(exact - E), round(exact + E)]. One fp16
-    rounding of a sum that is at most E off never leaves this interval, and nothing that is further off enters it by
-    more than the rounding itself allows.
+    A kernel that sums `terms` exact products in fp32 is within E = terms * accumulate_eps * magnitude of the
+    exact result; rounding to nearest is monotone, so its output lies in [round(exact - E), round(exact + E)].
+    One fp16 rounding of a sum that is at most E off never leaves this interval, and nothing that is further
+    off enters it by more than the rounding itself allows.
     """
     error = terms * accumulate_eps * reference.magnitude
     with np.errstate(over="ignore"):
-        expected, low, high = (x.astype(dtype) for x in (reference.exact, reference.exact - error, reference.exact + error))
+        expected, low, high = (
+            x.astype(dtype) for x in (reference.exact, reference.exact - error, reference.exact + error)
+        )
     return expected, low, high
 
 
@@ -88,7 +90,9 @@ def compare(actual: Floats, expected: Floats, low: Floats, high: Floats) -> Comp
     finite = wrong & np.isfinite(actual)
     differences = np.abs(actual[finite].astype(np.float64) - expected[finite].astype(np.float64))
     places = np.argwhere(wrong)
-    samples = [_sample(tuple(int(i) for i in place), actual, expected, low, high, unwritten) for place in places[:4]]
+    samples = [
+        _sample(tuple(int(i) for i in place), actual, expected, low, high, unwritten) for place in places[:4]
+    ]
     return Comparison(
         elements=expected.size,
         compared=int(right.size),
@@ -133,7 +137,11 @@ def _where(wrong: Bools) -> str:
         parts.append(("column " if columns.size == 1 else "columns ") + _ranges(columns))
     share = wrong[np.ix_(rows, columns)].mean()
     if not parts:
-        return "nearly every element" if share > 0.95 else f"{share:.2g} of the elements, in all rows and columns"
+        return (
+            "nearly every element"
+            if share > 0.95
+            else f"{share:.2g} of the elements, in all rows and columns"
+        )
     place = ", ".join(parts)
     return place if share > 0.95 else f"{place}, {share:.0%} of the elements there"
 
@@ -145,7 +153,9 @@ def _ranges(numbers: npt.NDArray[np.intp]) -> str:
         return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]} (every {steps[0]})"
     starts = np.flatnonzero(np.concatenate(([True], steps > 1)))
     ends = np.concatenate((starts[1:] - 1, [numbers.size - 1]))
-    spans = [f"{numbers[s]}-{numbers[e]}" if e > s else str(numbers[s]) for s, e in zip(starts, ends, strict=True)]
+    spans = [
+        f"{numbers[s]}-{numbers[e]}" if e > s else str(numbers[s]) for s, e in zip(starts, ends, strict=True)
+    ]
     return ", ".join(spans[:4]) + (f", ... ({len(spans)} ranges)" if len(spans) > 4 else "")
 
 
@@ -177,7 +187,7 @@ def _moved(actual: Floats, expected: Floats, wrong: Bools) -> str:
 
 
 def _moved_lines(actual: Floats, expected: Floats, wrong: Bools, what: str) -> str:
-    """Whether whole rows (or, on transposed arrays, columns) sit in the place of others. Looks at the first few."""
+    """Whether whole rows (on transposed arrays: columns) sit in the place of others."""
     lines = np.flatnonzero(wrong.any(axis=1))
     sources = []
     for line in lines[:24]:
@@ -208,7 +218,7 @@ def _moved_elements(actual: Floats, expected: Floats, wrong: Bools) -> str:
     i, j = (int(x) for x in np.argwhere(found)[0])
     source = int(first[position[i, j]])
     columns = expected.shape[1]
-    return f"the values are right but in the wrong places: D[{i}, {j}] holds D[{source // columns}, {source % columns}]"
+    return f"the values are right but elsewhere: D[{i}, {j}] holds D[{source // columns}, {source % columns}]"
 
 
 def _explains(actual: Floats, candidate: Floats, wrong: Bools) -> bool:
@@ -228,5 +238,5 @@ def _narrow(actual: Floats, expected: Floats, wrong: Bools) -> str:
     if not (all_values.view(np.uint32) & 0xFFFF).any():
         return "every output has at most 8 significant bits, as after a cast to bfloat16"
     if (np.abs(got) <= np.abs(want)).mean() > 0.99 and np.quantile(relative, 0.9) < 2**-9:
-        return "the errors are one unit in the last place, always toward zero: the cast truncates instead of rounding"
+        return "the errors are one unit in the last place, always toward zero: the cast truncates"
     return "the values are close but not close enough: look at the precision of the sum and of the cast"

@@ -57,7 +57,7 @@ class Cells(_Strict):
 
 
 class Tensor(_Strict):
-    """One buffer parameter of the PrimFunc, in order. A shape entry is a number or the name of a builder parameter."""
+    """One buffer parameter of the PrimFunc, in order. Extents are numbers or builder parameters."""
 
     name: Name
     role: Literal["input", "output"]
@@ -159,7 +159,7 @@ class Exercise(_Strict):
         for what, names in (
             ("tensor", [t.name for t in self.tensors]),
             ("case", [c.id for c in self.cases]),
-            ("check", [c.id for c in self.checks]),
+            ("check", [str(c.id) for c in self.checks]),
             ("question", [q.id for q in self.questions]),
         ):
             twice = next((n for n in names if names.count(n) > 1), None)
@@ -227,8 +227,8 @@ class Course(_Strict):
 def find_course_root(start: Path, outermost: bool = False) -> Path:
     """The folder of the nearest course.yaml at or above `start`.
 
-    outermost: take the topmost one instead. Used when nbgrader runs a notebook from a learner's folder, where a
-    course.yaml that the learner handed in must not win.
+    outermost: take the topmost one instead. Used when nbgrader runs a notebook from a learner's folder, where
+        a course.yaml that the learner handed in must not win.
 
     Raises:
         CourseError: there is none.
@@ -237,7 +237,8 @@ def find_course_root(start: Path, outermost: bool = False) -> Path:
     roots = [folder for folder in (here, *here.parents) if (folder / COURSE_FILE).is_file()]
     if not roots:
         raise CourseError(
-            f"no {COURSE_FILE} in {here} or any folder above it; change into the course folder, or give --course FOLDER"
+            f"no {COURSE_FILE} in {here} or any folder above it;"
+            " change into the course folder, or give --course FOLDER"
         )
     return roots[-1 if outermost else 0]
 

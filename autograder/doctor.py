@@ -59,7 +59,9 @@ def _gpu() -> Finding:
         return Finding("GPU", False, "nvidia-smi does not answer", optional=True)
     names = [line.strip() for line in shown.stdout.splitlines() if line.strip()]
     if shown.returncode != 0 or not names:
-        return Finding("GPU", False, "none that the driver can use; kernels run on the emulator", optional=True)
+        return Finding(
+            "GPU", False, "none that the driver can use; kernels run on the emulator", optional=True
+        )
     return Finding("GPU", True, "; ".join(names), optional=True)
 
 

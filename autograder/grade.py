@@ -1,4 +1,4 @@
-"""Grade one submission: start the processes, pass bytes between them, let the checks decide, assemble the report."""
+"""Grade one submission: start the processes, pass bytes between them, assemble the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_IR_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """How to grade. `roots` come first on the import path of the machine's process (tests put a stand-in there)."""
+    """How to grade. `roots` come first on the machine process's import path (a stand-in for tests)."""
 
     seed: int | None = None
     quick: bool = False
@@ -61,14 +61,20 @@ class _Stop(Exception):
         self.failure = failure
 
 
-def grade(exercise: Exercise, submission: Submission, limits: Limits, settings: Settings | None = None) -> GradeReport:
+def grade(
+    exercise: Exercise, submission: Submission, limits: Limits, settings: Settings | None = None
+) -> GradeReport:
     """The report of one submission. Writes nothing outside of a private temporary folder.
 
     Raises:
         MachineError: no process can be started at all.
     """
     settings = settings or Settings()
-    seed = settings.seed if settings.seed is not None else int.from_bytes(os.urandom(8), "little") >> (64 - SEED_BITS)
+    seed = (
+        settings.seed
+        if settings.seed is not None
+        else int.from_bytes(os.urandom(8), "little") >> (64 - SEED_BITS)
+    )
     started = time.perf_counter()
     if submission.untouched:
         return _stub_report(exercise, submission, seed, settings)
@@ -92,7 +98,7 @@ def grade(exercise: Exercise, submission: Submission, limits: Limits, settings: 
 def _start(
     exercise: Exercise, submission: Submission, limits: Limits, settings: Settings, seed: int, pump: Pump
 ) -> _Session:
-    """Start the three processes. The slow one, PyTorch's, goes first; report code is imported while they load."""
+    """Start the three processes, the slowest first; report code is imported while they load."""
     oracle = pump.start("oracle", "oracle_child", pump.private_folder("oracle"))
     machine = pump.start("machine", "machine_child", pump.private_folder("machine"), roots=settings.roots)
     source, work = pump.private_folder("snapshot") / "kernel.py", pump.private_folder("builder")
@@ -139,11 +145,12 @@ def _plan(exercise: Exercise, settings: Settings, seed: int) -> dict[str, Any]:
 
 def _tensors(exercise: Exercise) -> list[dict[str, Any]]:
     return [
-        {"name": t.name, "role": t.role, "dtype": t.dtype, "shape": list(exercise.shape(t))} for t in exercise.tensors
+        {"name": t.name, "role": t.role, "dtype": t.dtype, "shape": list(exercise.shape(t))}
+        for t in exercise.tensors
     ]
 
 
-# Build ----------------------------------------------------------------------------------------------------------------
+# Build ------------------------------------------------------------------------------------------
 
 
 def _build(session: _Session) -> None:
@@ -153,7 +160,9 @@ def _build(session: _Session) -> None:
     session.versions |= frame.header.get("versions", {})
     kernel = {"stage": "kernel", "arch": session.exercise.arch, "tensors": _tensors(session.exercise)}
     session.pump.send(session.machine, kernel, graph)
-    answer = _ask(session, session.machine, session.limits.run_seconds, "lowering the kernel", blame_timeout=True)
+    answer = _ask(
+        session, session.machine, session.limits.run_seconds, "lowering the kernel", blame_timeout=True
+    )
     if answer.stage == "refused":
         raise _Stop(_refusal(session, answer.header))
     session.outcome.resources = answer.header["resources"]
@@ -193,10 +202,13 @@ def _ended(session: _Session, ended: ChildEnded) -> Failure:
         )
     if ended.end is End.OUTPUT:
         return _learners(
-            f"more than {limits.output_kib} KiB printed; the run was stopped", "remove the prints, above all in loops"
+            f"more than {limits.output_kib} KiB printed; the run was stopped",
+            "remove the prints, above all in loops",
         )
     if ended.end is End.GARBAGE:
-        return _learners("the code wrote into the grader's channel", "use print, and leave other file descriptors alone")
+        return _learners(
+            "the code wrote into the grader's channel", "use print, and leave other file descriptors alone"
+        )
     status = ended.status
     if status is not None and status < 0:
         number = -status
@@ -205,12 +217,17 @@ def _ended(session: _Session, ended: ChildEnded) -> Failure:
         except ValueError:
             what = f"signal {number}"
         if number == signal.SIGKILL:
-            return _machines(f"the process of the submission was killed ({what}); the machine may be out of memory")
+            return _machines(
+                f"the process of the submission was killed ({what}); the machine may be out of memory"
+            )
         if number == signal.SIGXCPU:
             return _learners(f"{place} used up its processor time", "look for a loop that never stops")
-        return _learners(f"Python crashed with {what} while running {place}", "look for ctypes or recursion without end")
+        return _learners(
+            f"Python crashed with {what} while running {place}", "look for ctypes or recursion without end"
+        )
     return _learners(
-        f"the code ended its process (exit status {status}) before {name} returned", f"return the kernel from {name}"
+        f"the code ended its process (exit status {status}) before {name} returned",
+        f"return the kernel from {name}",
     )
 
 
@@ -257,7 +274,9 @@ def _build_failure(session: _Session, header: dict[str, Any]) -> Failure:
             return _rejected(session, message, line)
         case "raised":
             return _learners(f"{header.get('type')}: {message}", "", _here(session, line))
-    return _learners("the code wrote into the grader's channel", "use print, and leave other file descriptors alone")
+    return _learners(
+        "the code wrote into the grader's channel", "use print, and leave other file descriptors alone"
+    )
 
 
 _DIAGNOSTIC = re.compile(r"\A(?:error: )?(?P<message>.*?)\n\s*--> (?P<file>.*):(?P<line>\d+):\d+", re.DOTALL)
@@ -293,13 +312,17 @@ def _refusal(session: _Session, header: dict[str, Any]) -> Failure:
         case "buffers":
             return _buffer_mismatch(session, header["buffers"])
         case "unreadable":
-            return _learners(f"{session.exercise.builder.name} returned something that is no kernel: {message[:300]}")
+            return _learners(
+                f"{session.exercise.builder.name} returned something that is no kernel: {message[:300]}"
+            )
         case "lowering":
             return _learners(f"TVM: {_essence(text)}", "", where)
         case "launch":
             return _learners(f"the launch is refused: {message}", "", where)
         case "unsupported":
-            return _graders(message, "use --device cuda on a machine with a Blackwell GPU, or another instruction", where)
+            return _graders(
+                message, "use --device cuda on a machine with a Blackwell GPU, or another instruction", where
+            )
     return _graders(f"the emulator failed: {message}", "", where)
 
 
@@ -309,10 +332,14 @@ def _buffer_mismatch(session: _Session, buffers: list[dict[str, Any]]) -> Failur
     signature = ", ".join(f"{t['name']}: {t['dtype']} {tuple(t['shape'])}" for t in wanted)
     where = _definition(session, session.exercise.builder.name)
     if len(buffers) != len(wanted):
-        return _learners(f"the kernel has {len(buffers)} parameters, not {len(wanted)}", f"it takes {signature}", where)
+        return _learners(
+            f"the kernel has {len(buffers)} parameters, not {len(wanted)}", f"it takes {signature}", where
+        )
     for number, (have, want) in enumerate(zip(buffers, wanted, strict=True), 1):
         if have["shape"] is None:
-            return _learners(f"parameter {number}, {have['name']}, is no buffer", f"it takes {signature}", where)
+            return _learners(
+                f"parameter {number}, {have['name']}, is no buffer", f"it takes {signature}", where
+            )
         if (have["dtype"], have["shape"]) != (want["dtype"], want["shape"]):
             return _learners(
                 f"parameter {number}, {have['name']}, is {have['dtype']} {_shape(have['shape'])};"
@@ -323,7 +350,7 @@ def _buffer_mismatch(session: _Session, buffers: list[dict[str, Any]]) -> Failur
     return _learners("the kernel's parameters do not fit", f"it takes {signature}", where)
 
 
-# Run ------------------------------------------------------------------------------------------------------------------
+# Run --------------------------------------------------------------------------------------------
 
 
 def _run_cases(session: _Session) -> None:
@@ -343,7 +370,11 @@ def _run_cases(session: _Session) -> None:
     for case in cases.values():
         try:
             ran = _ask(
-                session, session.machine, deadline - time.monotonic(), f"running the case {case.id}", blame_timeout=True
+                session,
+                session.machine,
+                deadline - time.monotonic(),
+                f"running the case {case.id}",
+                blame_timeout=True,
             )
         except _Stop as stop:
             stopped = stop
@@ -352,7 +383,9 @@ def _run_cases(session: _Session) -> None:
             stopped = _Stop(_refusal(session, ran.header))
             break
         launch_seconds += ran.header["seconds"]
-        run = CaseRun(case.id, case.title, ran.header["findings"], ran.header["counters"], ran.header["changed_inputs"])
+        run = CaseRun(
+            case.id, case.title, ran.header["findings"], ran.header["counters"], ran.header["changed_inputs"]
+        )
         session.outcome.runs.append(run)
         pump.send(session.oracle, {"stage": "output", "case": case.id}, ran.raw)
     session.seconds["launches"] = launch_seconds
@@ -367,8 +400,8 @@ def _run_cases(session: _Session) -> None:
 
 
 def _ask(session: _Session, child: Child, seconds: float, doing: str, blame_timeout: bool = False) -> Frame:
-    """The next frame of a trusted process. Its end is the grader's or the machine's fault, except that a launch
-    which takes too long is the kernel's."""
+    """The next frame of a trusted process. Its end is the grader's or the machine's fault, except that a
+    launch which takes too long is the kernel's."""
     try:
         return session.pump.receive(child, seconds)
     except ChildEnded as ended:
@@ -382,10 +415,12 @@ def _ask(session: _Session, child: Child, seconds: float, doing: str, blame_time
         if ended.end is End.TIMEOUT:
             raise _Stop(_machines(f"{doing} took more than {seconds:g} s", child.tail)) from None
         message = _with_last_line(f"{doing} failed (exit status {ended.status})", child)
-        raise _Stop(_graders(message, "please report this; --json FILE has the details", log=child.tail)) from None
+        raise _Stop(
+            _graders(message, "please report this; --json FILE has the details", log=child.tail)
+        ) from None
 
 
-# Failures -------------------------------------------------------------------------------------------------------------
+# Failures ---------------------------------------------------------------------------------------
 
 
 def _learners(message: str, fix: str = "", where: Location | None = None) -> Failure:
@@ -446,7 +481,7 @@ def _article(noun: str) -> str:
     return noun if noun == "NoneType" else f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
-# Report ---------------------------------------------------------------------------------------------------------------
+# Report -----------------------------------------------------------------------------------------
 
 
 def _report(
@@ -465,7 +500,9 @@ def _report(
 
     submission, exercise = outcome.submission, outcome.exercise
     checks = run_checks(outcome)
-    source = Source(kind=submission.kind, name=submission.name, sha256=submission.sha256, cell=submission.cell)
+    source = Source(
+        kind=submission.kind, name=submission.name, sha256=submission.sha256, cell=submission.cell
+    )
     report = GradeReport(
         exercise=exercise.id,
         title=exercise.title,

@@ -24,4 +24,6 @@ def read(root: Path, exercise: Exercise) -> list[str]:
         levels = [part.strip() for part in re.split(r"^## Level \d+[^\n]*$", text, flags=re.MULTILINE)[1:]]
         if levels:
             return levels
-    raise UsageError(f"there are no hints for {exercise.id} ({root / 'exercises' / exercise.id / 'hints.md'})")
+    raise UsageError(
+        f"there are no hints for {exercise.id} ({root / 'exercises' / exercise.id / 'hints.md'})"
+    )

@@ -1,7 +1,8 @@
-"""Seeded inputs. Each family is one function (shapes, generator) -> arrays, made for a pair A (M, K), B (N, K).
+"""Seeded inputs. Each family is one function (shapes, generator) -> arrays, made for a pair A (M, K), B (N,
+K).
 
-They are generated in the oracle's process from the seed of the run, which the submission's process never learns.
-Every family makes zeros, a copy of an input, and an untouched output wrong.
+They are generated in the oracle's process from the seed of the run, which the submission's process never
+learns. Every family makes zeros, a copy of an input, and an untouched output wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def generator(seed: int, case: str) -> np.random.Generator:
 
 @family
 def normal(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
-    """Standard normal values with a mean that differs per tensor, so that no sum is close to zero by design."""
+    """Standard normal values with a different mean per tensor, so that sums are far from zero."""
     return [random.standard_normal(shape) + 0.25 * (index + 1) for index, shape in enumerate(shapes)]
 
 
@@ -56,7 +57,11 @@ def signed_zeros(random: np.random.Generator, shapes: list[tuple[int, int]]) -> 
     """Half of all elements are +0 or -0, the rest are small signed integers times powers of two."""
     arrays = []
     for shape in shapes:
-        values = random.choice([-1.0, 1.0], shape) * random.integers(1, 8, shape) * np.exp2(random.integers(-3, 4, shape))
+        values = (
+            random.choice([-1.0, 1.0], shape)
+            * random.integers(1, 8, shape)
+            * np.exp2(random.integers(-3, 4, shape))
+        )
         zeros = np.where(random.random(shape) < 0.5, 0.0, -0.0)
         arrays.append(np.where(random.random(shape) < 0.5, values, zeros))
     a, b = arrays
@@ -67,8 +72,9 @@ def signed_zeros(random: np.random.Generator, shapes: list[tuple[int, int]]) -> 
 def one_hot(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
     """Each row of A picks one column of B, and no number appears twice in B or in D.
 
-    So every element of D is an exact copy that tells where it came from, and a wrong index becomes visible as such.
-    B's values have even exponents; the picks of different rows with the same k differ by odd powers of two.
+    So every element of D is an exact copy that tells where it came from, and a wrong index becomes visible as
+    such. B's values have even exponents; the picks of different rows with the same k differ by odd powers of
+    two.
     """
     (m, k), (n, _) = shapes
     exponents = np.arange(-8, 8, 2)
@@ -83,7 +89,7 @@ def one_hot(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[
 
 
 def _with_sums_inside_fp16(a: Array, b: Array) -> Array:
-    """A with each row scaled down by a power of two, which is exact, until every sum of A B^T is well inside fp16."""
+    """A, rows scaled by exact powers of two until every sum of A B^T is well inside fp16."""
     over = np.abs(a @ b.T).max(axis=1) / (_FP16_MAX / 4)
     scaled: Array = a * np.exp2(-np.ceil(np.log2(np.maximum(over, 1.0))))[:, None]
     return scaled

@@ -1,6 +1,7 @@
 """What a learner has reached, in .autograde/progress.json of the course folder.
 
-Losing this file loses nothing that matters, so every problem with it is silent except one: not being able to write.
+Losing this file loses nothing that matters, so every problem with it is silent except one: not being able to
+    write.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def load(root: Path) -> Progress:
 
 
 def save(root: Path, progress: Progress) -> bool:
-    """Replace the file in one step, so that no reader ever sees half of it. False when the folder is not writable."""
+    """Replace the file in one step, never half of it. False when the folder is not writable."""
     folder = root / FOLDER
     try:
         folder.mkdir(exist_ok=True)

@@ -15,10 +15,12 @@ from autograder.submission import cell_source, notebook_cells, strip_solution
 
 
 def reset_exercise(root: Path, exercise: Exercise) -> Path | None:
-    """Replace the learner's notebook by the released one; returns where the old one is kept, None if there was none.
+    """Replace the learner's notebook by the released one; returns where the old one is kept, None if there
+    was none.
 
     Raises:
-        UsageError: there is nothing to reset from, or the folder is not writable. The notebook is untouched then.
+        UsageError: there is nothing to reset from, or the folder is not writable. The notebook is untouched
+            then.
     """
     path = root / "exercises" / exercise.id / exercise.notebook
     released = _released(root, exercise)
@@ -40,14 +42,18 @@ def _released(root: Path, exercise: Exercise) -> bytes:
     """The notebook as committed, else derived from the solution."""
     relative = f"exercises/{exercise.id}/{exercise.notebook}"
     try:
-        shown = subprocess.run(["git", "show", f"HEAD:./{relative}"], cwd=root, capture_output=True, timeout=20)
+        shown = subprocess.run(
+            ["git", "show", f"HEAD:./{relative}"], cwd=root, capture_output=True, timeout=20
+        )
     except (OSError, subprocess.TimeoutExpired):
         shown = None
     if shown is not None and shown.returncode == 0 and shown.stdout:
         return shown.stdout
     solution = root / "solutions" / exercise.id / exercise.notebook
     if not solution.is_file():
-        raise UsageError(f"{exercise.id} cannot be reset: this folder has neither git history nor a solution to derive it from")
+        raise UsageError(
+            f"{exercise.id} cannot be reset: there is neither git history nor a solution to derive it from"
+        )
     return released_from_solution(solution)
 
 

@@ -1,7 +1,8 @@
-"""Find and extract what a learner wrote: the kernel cell and the answers, from a notebook, a .py file or a cell's text.
+"""Find and extract what a learner wrote: the kernel cell and the answers, from a notebook, a .py file or a
+cell's text.
 
-Only text leaves this module; nothing of a submission is executed here. Line L of `Submission.source` is line L of the
-cell or file that the learner sees, so every later message can point there.
+Only text leaves this module; nothing of a submission is executed here. Line L of `Submission.source` is line
+L of the cell or file that the learner sees, so every later message can point there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from autograder.errors import SubmissionError
 
@@ -58,7 +59,7 @@ class Submission:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["notebook", "file"]:
         return "file" if self.cell is None else "notebook"
 
     @property
@@ -82,10 +83,12 @@ def split_lines(text: str) -> list[str]:
 def read_submission(path: Path, exercise: Exercise, released: str | None = None) -> Submission:
     """The submission in a notebook or .py file.
 
-    released: text of the kernel cell as it was handed out, when known; it makes the stub recognisable for certain.
+    released: text of the kernel cell as it was handed out, when known; it makes the stub recognisable for
+        certain.
 
     Raises:
-        SubmissionError: the file is missing, not a regular file, not readable, or not a notebook of this exercise.
+        SubmissionError: the file is missing, not a regular file, not readable, or not a notebook of this
+            exercise.
     """
     suffix = path.suffix.lower()
     if suffix not in (".ipynb", ".py"):
@@ -111,7 +114,7 @@ def from_cell(
         cell=cell,
         grade_id=exercise.cells.kernel,
         answers=answers,
-        untouched=is_untouched(source, released),
+        untouched=not source.strip() or is_untouched(source, released),
     )
 
 
@@ -199,12 +202,12 @@ def _only_cell(cells: list[dict[str, Any]], grade_id: str, path: Path) -> tuple[
     found = [number for number, cell in enumerate(cells, 1) if cell_grade_id(cell) == grade_id]
     if not found:
         raise SubmissionError(
-            f'{path}: has no cell with grade_id "{grade_id}"; `autograde reset` brings the released notebook back'
+            f'{path}: has no cell with grade_id "{grade_id}"; `autograde reset` brings the notebook back'
         )
     if len(found) > 1:
         places = " and ".join(str(number) for number in found)
         raise SubmissionError(
-            f'{path}: cells {places} all have the grade_id "{grade_id}", so it is unclear which one counts; delete the copy'
+            f'{path}: cells {places} have the same grade_id "{grade_id}"; delete the copy that must not count'
         )
     source = cell_source(cells[found[0] - 1])
     if source is None:
@@ -219,7 +222,9 @@ def _read_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise SubmissionError(f"{path}: there is no such file") from None
     except (OSError, ValueError) as error:
-        raise SubmissionError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise SubmissionError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(file.fileno())
         if not stat.S_ISREG(state.st_mode):
@@ -261,11 +266,11 @@ def syntax_problem(source: str) -> tuple[int, str] | None:
     return None
 
 
-# The stub -------------------------------------------------------------------------------------------------------------
+# The stub ---------------------------------------------------------------------------------------
 
 
 def strip_solution(source: str) -> str:
-    """The text with each solution region replaced by the stub, as nbgrader's ClearSolutions does it on release."""
+    """The text with each solution region replaced by the stub, as nbgrader does it on release."""
     result: list[str] = []
     inside = False
     for line in source.split("\n"):
@@ -281,7 +286,7 @@ def strip_solution(source: str) -> str:
 
 
 def released_kernel(root: Path, exercise: Exercise) -> str | None:
-    """The kernel cell as it was handed out, derived from the solution; None when the course has no solution here."""
+    """The kernel cell as handed out, derived from the solution; None when there is none here."""
     path = root / "solutions" / exercise.id / exercise.notebook
     if not path.is_file():
         return None
@@ -310,13 +315,15 @@ def _same_program(first: str, second: str) -> bool:
     return first == second or ast.dump(ast.parse(first)) == ast.dump(ast.parse(second))
 
 
-# Answers --------------------------------------------------------------------------------------------------------------
+# Answers ----------------------------------------------------------------------------------------
 
 
 def read_answers(source: str) -> tuple[Answers, str]:
-    """(`answers` as written, problem) from text that assigns `answers = {...}` and perhaps `answers["q1"] = ...`.
+    """(`answers` as written, problem) from text that assigns `answers = {...}` and perhaps `answers["q1"] =
+    ...`.
 
-    The values are read, not run: numbers, text, and arithmetic on numbers. `...` and None stand for unanswered.
+    The values are read, not run: numbers, text, and arithmetic on numbers. `...` and None stand for
+        unanswered.
     """
     try:
         tree = ast.parse(source)
@@ -369,7 +376,9 @@ def _value(node: ast.expr) -> Any:
         number = _number(node)
         if number is not None:
             return number
-    raise _NotLiteral(f"line {node.lineno}: write the answer as a number or text, '{ast.unparse(node)[:60]}' is neither")
+    raise _NotLiteral(
+        f"line {node.lineno}: write the answer as a number or text, '{ast.unparse(node)[:60]}' is neither"
+    )
 
 
 def _number(node: ast.expr) -> int | float | None:

@@ -1,6 +1,7 @@
 """The graded checks. Each is one small function (check, outcome) -> CheckResult, registered under its id.
 
-They look at an Outcome, which holds only what trusted processes reported, and decide verdict, points and evidence.
+They look at an Outcome, which holds only what trusted processes reported, and decide verdict, points and
+evidence.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from autograder.submission import Submission
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the grade stopped early, whose fault that is, and where. `log` is what the grader's own process printed."""
+    """Why the grade stopped early, whose fault that is, where, and what the grader's own process said."""
 
     fault: Fault
     message: str
@@ -72,18 +73,20 @@ class Outcome:
 
     @property
     def substantial(self) -> bool:
-        """The kernel solves a case, or executes every instruction of the mechanism: later checks have something to judge."""
+        """A case is solved, or every instruction of the mechanism executed: there is something to judge."""
         return any(run.correct for run in self.runs) or self._executed(all)
 
     @property
     def does_something(self) -> bool:
-        """The kernel writes to its output, or executes an instruction of the mechanism: it is not an empty stub."""
+        """No empty stub: something of the output is written, or of the mechanism executed."""
         return any(run.wrote for run in self.runs) or self._executed(any)
 
     def _executed(self, how_many: Callable[[Iterable[bool]], bool]) -> bool:
         mechanism = self.exercise.check("mechanism")
         names = mechanism.at_least if mechanism else {}
-        return bool(names) and any(how_many(run.counters.get(name, 0) > 0 for name in names) for run in self.runs)
+        return bool(names) and any(
+            how_many(run.counters.get(name, 0) > 0 for name in names) for run in self.runs
+        )
 
     def location(self, file: str, line: int) -> Location:
         """A line of the snapshot as the learner's own line; a line of any other file as it is."""
@@ -124,7 +127,7 @@ def missing_counters(check: Check, runs: list[CaseRun]) -> dict[str, int]:
     return missing
 
 
-# Results ---------------------------------------------------------------------------------------------------------------
+# Results ----------------------------------------------------------------------------------------
 
 
 def result(
@@ -135,7 +138,7 @@ def result(
     evidence: list[Evidence] | None = None,
     fault: Fault | None = None,
 ) -> CheckResult:
-    """A decided check. Points are clamped to [0, check.points]; lost points are the learner's unless said otherwise."""
+    """A decided check. Points are clamped; lost points are the learner's unless said otherwise."""
     points = round(min(max(points, 0.0), check.points), 2)
     if fault is None and verdict in (Verdict.FAIL, Verdict.PARTIAL):
         fault = Fault.YOUR_CODE

@@ -22,7 +22,7 @@ def build(check: Check, outcome: Outcome) -> CheckResult:
     if not outcome.does_something:
         empty = Evidence(
             kind="note",
-            message="the kernel builds, but it writes nothing to its output and does not use the mechanism yet",
+            message="it builds, but writes nothing to its output and does not use the mechanism yet",
             fix="fill in the solution cell, then grade again",
         )
         return result(check, Verdict.FAIL, 0, empty.message, [empty])

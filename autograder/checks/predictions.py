@@ -48,11 +48,15 @@ def _reading_problems(outcome: Outcome) -> list[Evidence]:
     submission, found = outcome.submission, []
     names = [q.id for q in outcome.exercise.questions]
     if submission.answers_problem:
-        found.append(Evidence(kind="error", message=f"the answers cannot be read: {submission.answers_problem}"))
+        found.append(
+            Evidence(kind="error", message=f"the answers cannot be read: {submission.answers_problem}")
+        )
         if submission.answers_cell is not None:
             place = Location(file=submission.name, cell=submission.answers_cell, line=1)
             found[-1].locations.append(place)
     for name in submission.answers:
         if name not in names:
-            found.append(Evidence(kind="note", message=f"there is no question '{name}'{did_you_mean(name, names)}"))
+            found.append(
+                Evidence(kind="note", message=f"there is no question '{name}'{did_you_mean(name, names)}")
+            )
     return found

@@ -13,12 +13,16 @@ def resources(check: Check, outcome: Outcome) -> CheckResult:
     if early is not None:
         return early
     if not outcome.substantial:
-        return skipped(check, "nothing to judge: no case is correct, and the kernel does not use the mechanism")
+        return skipped(
+            check, "nothing to judge: no case is correct, and the kernel does not use the mechanism"
+        )
     used = used_resources(outcome)
     unknown = [name for name in check.at_most if name not in used]
     if unknown:
         message = f"the emulator did not report {', '.join(unknown)}"
-        return result(check, Verdict.ERROR, 0, message, [Evidence(kind="error", message=message)], Fault.GRADER)
+        return result(
+            check, Verdict.ERROR, 0, message, [Evidence(kind="error", message=message)], Fault.GRADER
+        )
     evidence = [
         Evidence(
             kind="resource",

@@ -1,7 +1,7 @@
 """synchronization: what the emulator saw while the kernel ran, over all launches.
 
-Findings of strength `error` (proven wrong) and `race` (a legal execution gives another result) cost all points;
-`lint` (against the letter of the ISA, works on today's hardware) is shown and costs nothing.
+Findings of strength `error` (proven wrong) and `race` (a legal execution gives another result) cost all
+points; `lint` (against the letter of the ISA, works on today's hardware) is shown and costs nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def synchronization(check: Check, outcome: Outcome) -> CheckResult:
     if failure is not None:
         return skipped(check, "the kernel did not run to its end")
     if not outcome.substantial:
-        return skipped(check, "nothing to judge: no case is correct, and the kernel does not use the mechanism")
+        return skipped(
+            check, "nothing to judge: no case is correct, and the kernel does not use the mechanism"
+        )
     return result(check, Verdict.PASS, check.points, f"no findings in {len(outcome.runs)} launches")
 
 
@@ -55,7 +57,9 @@ def distinct(runs: Iterable[CaseRun], strengths: tuple[str, ...]) -> list[tuple[
     return list(seen.values())
 
 
-def finding_evidence(finding: dict[str, Any], outcome: Outcome, launches: int, kind: str = "finding") -> Evidence:
+def finding_evidence(
+    finding: dict[str, Any], outcome: Outcome, launches: int, kind: str = "finding"
+) -> Evidence:
     """A finding with its places spelled as the learner's lines."""
     return Evidence(
         kind="lint" if kind == "lint" else "finding",
@@ -63,5 +67,10 @@ def finding_evidence(finding: dict[str, Any], outcome: Outcome, launches: int, k
         message=finding["message"],
         fix=finding["fix"],
         locations=[outcome.location(p["file"], p["line"]) for p in finding["locations"]],
-        data={**finding["data"], "strength": finding["strength"], "names": finding["names"], "launches": launches},
+        data={
+            **finding["data"],
+            "strength": finding["strength"],
+            "names": finding["names"],
+            "launches": launches,
+        },
     )

@@ -50,7 +50,8 @@ def notice(text: str) -> str:
 def _row(check: CheckResult) -> str:
     colour = _COLOURS[check.verdict]
     return (
-        f'<tr><td style="color: {colour}"><b>{check.verdict}</b></td><td style="text-align: left">{escape(check.title)}</td>'
+        f'<tr><td style="color: {colour}"><b>{check.verdict}</b></td>'
+        f'<td style="text-align: left">{escape(check.title)}</td>'
         f"<td>{check.points:g} / {check.max_points:g}</td>"
         f'<td style="text-align: left">{escape(check.reason or check.summary)}</td></tr>'
     )

@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autograder.errors import EXIT_FULL_MARKS, EXIT_MACHINE, EXIT_POINTS_LOST
 
-FORMAT_VERSION = 1
-
 
 class Verdict(StrEnum):
     PASS = "pass"
@@ -41,14 +39,17 @@ class Location(_Model):
     text: str = ""
 
     def spell(self) -> str:
-        where = f"{self.file}:{self.line}" if self.cell is None else f"notebook cell {self.cell} line {self.line}"
+        where = (
+            f"{self.file}:{self.line}" if self.cell is None else f"notebook cell {self.cell} line {self.line}"
+        )
         return f"{where}: {self.text}" if self.text else where
 
 
 class Evidence(_Model):
     """One thing that was seen, why it matters (`message`) and what to do (`fix`).
 
-    `code` names a finding (e.g. `deadlock`) where the evidence is one; `data` holds the numbers behind the message.
+    `code` names a finding (e.g. `deadlock`) where the evidence is one; `data` holds the numbers behind the
+    message.
     """
 
     kind: Literal["mismatch", "finding", "lint", "error", "counter", "resource", "answer", "note"]
@@ -86,7 +87,7 @@ class GradeReport(_Model):
     """The result of one grade. Points are rounded to 1/100."""
 
     format: Literal["autograde-report"] = "autograde-report"
-    version: Literal[1] = FORMAT_VERSION
+    version: Literal[1] = 1
     exercise: str
     title: str
     points: float

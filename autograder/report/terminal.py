@@ -1,4 +1,4 @@
-"""A GradeReport for the terminal, with rich; `--plain` renders the same without colour and with ASCII marks only."""
+"""A GradeReport for the terminal, with rich; `--plain` has no colour and ASCII marks only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def make_console(plain: bool, file: IO[str] | None = None, width: int | None = N
     stream = file or sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")
-    return Console(file=stream, no_color=plain or None, highlight=False, soft_wrap=False, width=width, emoji=False)
+    return Console(
+        file=stream, no_color=plain or None, highlight=False, soft_wrap=False, width=width, emoji=False
+    )
 
 
 def is_ascii(console: Console, plain: bool) -> bool:
@@ -93,7 +95,7 @@ class _Page:
 
 
 def _verdicts(report: GradeReport, page: _Page) -> None:
-    """One row per check: mark, title, points, summary. On a narrow terminal the summary gets lines of its own."""
+    """One row per check. On a narrow terminal the summary gets lines of its own."""
     marks = {check.id: _MARKS[check.verdict] for check in report.checks}
     shown = {i: word if page.ascii_only else symbol for i, (symbol, word, _) in marks.items()}
     points = {check.id: f"{_points(check.points)}/{_points(check.max_points)}" for check in report.checks}
@@ -148,7 +150,9 @@ def _points(points: float) -> str:
     return f"{points:g}"
 
 
-_ASCII = str.maketrans({"–": "-", "—": "-", "→": "->", "×": "x", "≤": "<=", "≥": ">=", "·": "*", "“": '"', "”": '"', "’": "'"})
+_ASCII = str.maketrans(
+    {"–": "-", "—": "-", "→": "->", "×": "x", "≤": "<=", "≥": ">=", "·": "*", "“": '"', "”": '"', "’": "'"}
+)
 
 
 def _safe(text: str, ascii_only: bool) -> str:

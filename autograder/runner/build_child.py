@@ -1,7 +1,7 @@
 """The builder process: runs a submission, calls its builder, returns the PrimFunc as JSON.
 
-Nothing in this process is worth stealing or changing: it holds no inputs, no reference, no tolerance and no grader
-state, and what it sends is only data for the next process. Standard input brings one frame:
+Nothing in this process is worth stealing or changing: it holds no inputs, no reference, no tolerance and no
+    grader state, and what it sends is only data for the next process. Standard input brings one frame:
 
     {"source": path, "builder": name, "params": {...}, "memory_mib": n, "cpu_seconds": s, "writable": folder}
 

@@ -1,7 +1,8 @@
 """PrimFunc -> JSON text -> PrimFunc.
 
-The JSON is TVM's own graph format, read by TVM's own loader. It is written here because TVM 0.27's writer crashes on
-every object whose span is unset. Together with emulator/lowering.py this is all that knows TVM's inside.
+The JSON is TVM's own graph format, read by TVM's own loader. It is written here because TVM 0.27's writer
+crashes on every object whose span is unset. Together with emulator/lowering.py this is all that knows TVM's
+inside.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ def _fields(kind: type) -> tuple[str, list[tuple[str, Any, int]]]:
         info: Any = getattr(kind, "__tvm_ffi_type_info__", None)
         if info is None:
             raise NotAKernel(f"the kernel holds a {kind.__name__}")
-        type_key, fields = info.type_key, []
+        type_key: str = info.type_key
+        fields: list[tuple[str, Any, int]] = []
         while info is not None:
             fields = [(f.name, f.getter, f.field_static_type_index) for f in info.fields or ()] + fields
             info = info.parent_type_info

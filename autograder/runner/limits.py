@@ -1,7 +1,7 @@
 """What a process that runs a submission takes away from itself before the submission starts.
 
-Everything here only narrows the process's own rights, needs no privileges, and is skipped where the system lacks it.
-`protections()` tells which of them this machine offers.
+Everything here only narrows the process's own rights, needs no privileges, and is skipped where the system
+lacks it. `protections()` tells which of them this machine offers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Protection:
 
 
 def set_resource_limits(memory_mib: int, cpu_seconds: float, file_mib: int = 64) -> None:
-    """Bound address space, processor time, file size, open files and processes of this process and its children."""
+    """Bound memory, processor time, file size, open files and processes of this process tree."""
     with contextlib.suppress(ImportError):
         import resource
 
@@ -83,7 +83,8 @@ def landlock_version() -> int:
 def confine_files(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
     """Forbid every file access outside of `readable` and `writable`, and TCP where the kernel can (Landlock).
 
-    The solutions, other submissions and the learner's own files become unreachable. Returns whether it is active.
+    The solutions, other submissions and the learner's own files become unreachable. Returns whether it is
+    active.
     """
     version = landlock_version()
     if version < 1:
@@ -95,7 +96,9 @@ def confine_files(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
     files |= 1 << 15 if version >= 5 else 0
     network = 3 if version >= 4 else 0
     scoped = 3 if version >= 6 else 0  # abstract sockets and signals stay inside
-    attributes = struct.pack("<QQQ", files, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
+    attributes = struct.pack("<QQQ", files, network, scoped)[
+        : 8 if version < 4 else 16 if version < 6 else 24
+    ]
     ruleset = int(libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0))
     if ruleset < 0:
         return False
@@ -124,7 +127,16 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, access: int) -> None:
 
 def system_folders() -> list[Path]:
     """Where Python and its libraries live, plus the few system files that imports need."""
-    places = [sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"]
+    places = [
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/bin",
+        "/etc/ld.so.cache",
+    ]
     places += ["/etc/localtime", "/dev/urandom", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"]
     places += [folder for folder in sys.path if folder.endswith("-packages")]
     return [Path(place) for place in dict.fromkeys(places)]
@@ -136,8 +148,12 @@ def protections() -> list[Protection]:
     landlock = landlock_version()
     own_children = Path("/proc/self/task").exists() and any(Path("/proc/self/task").glob("*/children"))
     return [
-        Protection("own process group", hasattr(os, "killpg"), "the watchdog kills the submission and its children"),
-        Protection("orphan adoption", linux and own_children, "children that leave the group are found and killed"),
+        Protection(
+            "own process group", hasattr(os, "killpg"), "the watchdog kills the submission and its children"
+        ),
+        Protection(
+            "orphan adoption", linux and own_children, "children that leave the group are found and killed"
+        ),
         Protection("resource limits", _has_resource(), "bounded memory, processor time, files and processes"),
         Protection("dies with the grader", linux, "no process outlives an interrupted grade"),
         Protection("file confinement", landlock >= 1, "solutions and your files are unreachable (Landlock)"),

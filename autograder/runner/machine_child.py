@@ -1,13 +1,15 @@
 """The machine process: lowers the PrimFunc that the builder returned and runs it on the emulator.
 
-The submission's Python never runs here, so counters and findings are the emulator's own. Standard input brings
+The submission's Python never runs here, so counters and findings are the emulator's own. Standard input
+brings
 
     {"stage": "kernel", "arch": ..., "tensors": [...]} + graph JSON
     {"stage": "run", "case": id, "schedule": ..., "seed": n} + raw bytes of all tensors, in order
 
 The channel carries {"stage": "ready"}, then one frame per request:
 
-    {"stage": "compiled", "resources": {...}}                              {"stage": "refused", "kind": ..., ...}
+    {"stage": "compiled", "resources": {...}}                              {"stage": "refused", "kind": ...,
+    ...}
     {"stage": "ran", "case": id, "findings": [...], "counters": {...}} + raw bytes of the outputs
 """
 
@@ -28,8 +30,9 @@ def main(channel: int) -> None:
 
     limits.die_with_parent()
     tvm = import_tvm()
-    import emulator
     import numpy as np
+
+    import emulator
 
     sys.setrecursionlimit(10_000)
     with os.fdopen(channel, "wb") as out:
@@ -55,7 +58,9 @@ def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
     except (NotAKernel, UnicodeDecodeError) as error:
         return _answer(out, {"stage": "refused", "kind": "unreadable", "message": str(error)})
     if buffers != [{k: t[k] for k in ("dtype", "shape")} for t in frame.header["tensors"]]:
-        return _answer(out, {"stage": "refused", "kind": "buffers", "buffers": _buffers(prim_func, named=True)})
+        return _answer(
+            out, {"stage": "refused", "kind": "buffers", "buffers": _buffers(prim_func, named=True)}
+        )
     try:
         kernel = emulator.compile(prim_func, arch=frame.header["arch"])
     except emulator.EmulatorError as error:
@@ -68,9 +73,9 @@ def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
 def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame, out: BinaryIO) -> None:
     """One launch. Inputs are compared with their bytes afterwards: a kernel must not change them."""
     request, arrays, position = frame.header, [], 0
-    from autograder.runner.oracle_child import numpy_dtype
-
     import numpy as np
+
+    from autograder.runner.oracle_child import numpy_dtype
 
     for tensor in tensors:
         dtype = numpy_dtype(tensor["dtype"])
@@ -87,7 +92,9 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
         return
     seconds = time.perf_counter() - started
     changed = [
-        t["name"] for t, a, b in zip(tensors, arrays, before, strict=True) if t["role"] == "input" and a.tobytes() != b
+        t["name"]
+        for t, a, b in zip(tensors, arrays, before, strict=True)
+        if t["role"] == "input" and a.tobytes() != b
     ]
     header = {
         "stage": "ran",
@@ -119,7 +126,7 @@ def _buffers(prim_func: Any, named: bool = False) -> list[dict[str, Any]]:
         is_buffer = shape is not None and type(parameter.ty).__name__ == "BufferType"
         entry: dict[str, Any] = {
             "dtype": str(dtype) if is_buffer else None,
-            "shape": [_extent(extent) for extent in shape] if is_buffer else None,
+            "shape": [_extent(extent) for extent in shape or ()] if is_buffer else None,
         }
         buffers.append({"name": str(parameter.name), **entry} if named else entry)
     return buffers

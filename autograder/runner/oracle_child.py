@@ -1,9 +1,11 @@
-"""The oracle process: makes the inputs, computes the reference with PyTorch, compares outputs. It never sees code.
+"""The oracle process: makes the inputs, computes the reference with PyTorch, compares outputs. It never sees
+code.
 
-Standard input brings {"stage": "plan", "seed": n, "oracle": name, "terms": n, "accumulate_eps": x, "tensors": [...],
-"cases": [...]} and later {"stage": "output", "case": id} + the raw bytes of the outputs. The channel carries
-{"stage": "inputs", "case": id} + raw bytes for every case at once, and {"stage": "verdict", "case": id, ...} for
-every output.
+Standard input brings {"stage": "plan", "seed": n, "oracle": name, "terms": n, "accumulate_eps": x, "tensors":
+[...], "cases": [...]} and later {"stage": "output", "case": id} + the raw bytes of the outputs. The channel
+carries
+{"stage": "inputs", "case": id} + raw bytes for every case at once, and {"stage": "verdict", "case": id, ...}
+for every output.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def main(channel: int) -> None:
 
 @dataclass(frozen=True)
 class _Case:
-    """The inputs of one case as fp64 arrays (already rounded to their dtype), and the bytes that the launch gets."""
+    """Inputs of one case as fp64 arrays (rounded to their dtype), and the bytes of the launch."""
 
     inputs: list[Any]
     launch_bytes: bytes

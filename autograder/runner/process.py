@@ -1,7 +1,9 @@
 """Child processes under watch: bounded output, deadlines, and a kill that reaches every descendant.
 
-One thread drives all children. Each child leads its own session, has an empty private folder as working directory, an
-environment of a few chosen variables, and three pipes: standard output, standard error, and a channel for frames.
+One thread drives all children. Each child leads its own session, has an empty private folder as working
+directory, an
+environment of a few chosen variables, and three pipes: standard output, standard error, and a channel for
+    frames.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from autograder.errors import MachineError
 from autograder.runner.frames import Decoder, Frame, FrameError, encode
@@ -40,7 +43,7 @@ class End(StrEnum):
 
 
 class ChildEnded(Exception):
-    """A child ended without the awaited frame. `status` is its exit status (negative: a signal), if it has one."""
+    """A child ended without the awaited frame. `status`: exit status, or minus a signal number."""
 
     def __init__(self, end: End, status: int | None, detail: str = "") -> None:
         super().__init__(f"{end} {status} {detail}")
@@ -148,7 +151,7 @@ class Pump:
         self._children.append(child)
         return child
 
-    def send(self, child: Child, header: dict[str, object], raw: bytes = b"") -> None:
+    def send(self, child: Child, header: dict[str, Any], raw: bytes = b"") -> None:
         """Queue a frame for a child's standard input; it leaves while the pump runs."""
         child.outbox += encode(header, raw)
         self._flush(child)
@@ -163,7 +166,8 @@ class Pump:
         """The child's next frame.
 
         Raises:
-            ChildEnded: the child exited, exceeded a bound, or `seconds` passed. It and its descendants are dead then.
+            ChildEnded: the child exited, exceeded a bound, or `seconds` passed. It and its descendants are
+                dead then.
         """
         deadline = time.monotonic() + seconds
         while not child.frames:
@@ -204,7 +208,7 @@ class Pump:
                 with contextlib.suppress(OSError):
                     os.waitpid(pid, 0)
 
-    # Bytes ------------------------------------------------------------------------------------------------------------
+    # Bytes ---------------------------------------------------------------------------------------
 
     def _step(self, seconds: float) -> None:
         """Wait for bytes to move, at most `seconds`, and move them."""

@@ -1,6 +1,7 @@
 """Import TVM without PyTorch.
 
-tvm_ffi imports torch when it finds it, which costs two seconds that neither building nor emulating a kernel needs.
+tvm_ffi imports torch when it finds it, which costs two seconds that neither building nor emulating a kernel
+needs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,46 @@
+"""Grade a running notebook's cell: a JSON request on standard input, the report as JSON on standard output.
+
+The notebook's process starts this module, so that a grade in a notebook is the same isolated grade as on the
+command line. Request: {"root": folder of the course or null, "exercise": id, "source": text, "name": file
+name, "cell": n, "answers": {...}, "seed": n or null, "quick": bool}. Answer: {"report": {...}} or {"error":
+message, "exit": code}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from autograder.errors import EXIT_MACHINE, AutogradeError
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one request. Never raises."""
+    try:
+        from autograder.course import load_course
+        from autograder.grade import Settings, grade
+        from autograder.submission import from_cell, released_kernel
+
+        root = Path(request["root"])
+        course = load_course(root)
+        exercise = course.find(request["exercise"])
+        released = released_kernel(root, exercise)
+        submission = from_cell(
+            request["source"], request["name"], request["cell"], exercise, request["answers"], released
+        )
+        settings = Settings(seed=request["seed"], quick=request["quick"])
+        return {"report": grade(exercise, submission, course.limits, settings).model_dump(mode="json")}
+    except AutogradeError as error:
+        return {"error": str(error), "exit": error.exit_code}
+    except Exception as error:
+        return {"error": f"the grader failed: {type(error).__name__}: {error}", "exit": EXIT_MACHINE}
+
+
+def main() -> None:
+    sys.stdout.write(json.dumps(answer(json.load(sys.stdin))))
+
+
+if __name__ == "__main__":
+    main()
