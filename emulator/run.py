@@ -182,10 +182,12 @@ class Kernel:
         running = machine.running
         if site < 0 and running is not None:
             site = machine.site_of(running)
-        location = machine.location(site) if site >= 0 else None
+        sites = [site, fault.context.get("also", -1)]
+        where = [machine.location(s) for s in sites if isinstance(s, int) and s >= 0]
+        locations = tuple(dict.fromkeys(w for w in where if w is not None))
         log.add(
             Finding(
-                fault.code, "error", fault.message, fault.fix, (location,) if location else (),
+                fault.code, "error", fault.message, fault.fix, locations,
                 (str(fault.context["name"]),) if "name" in fault.context else (),
                 running.cta.linear if running is not None else None,
                 tuple(running.threads.warps) if running is not None else (), (), {"stops_kernel": True},

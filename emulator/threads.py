@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from emulator.errors import DeviceFault
+
 if TYPE_CHECKING:
     from emulator.machine.cta import Cta
 
@@ -170,6 +172,25 @@ class Threads:
         if self.mask is None or not (isinstance(value, np.ndarray) and value.ndim):
             return value
         return value[self.mask]
+
+    def require_whole_warps(self, what: str) -> None:
+        """``.sync.aligned``: all 32 threads of a warp execute the instruction together.
+
+        Raises:
+            DeviceFault: only part of some warp is active.
+        """
+        if self.lane is None:
+            if self.mask is None:
+                return
+            per_warp = self.mask.reshape(-1, 32)
+            if bool((per_warp.any(axis=1) == per_warp.all(axis=1)).all()):
+                return
+        raise DeviceFault(
+            "warp.divergent",
+            f"{what} is executed by only part of a warp; it is .sync.aligned",
+            f"move {what} out of the branch: all 32 threads of the warp must execute it together",
+            site=self.site,
+        )
 
     # ------------------------------------------------------------------------------------------ bookkeeping
 

@@ -553,6 +553,14 @@ class Translator:
                 out.code = f"wrap_int({a.code}, {bits}, {signed})"
         return out
 
+    def x_Let(self, e: Any) -> Val:
+        value = self.expr(e.value)
+        name = self.fresh_name(str(e.var.name))
+        self.emit(f"{name} = {value.code if value.fresh else f'copy({value.code})'}")
+        region = self.scalar.id if self.scalar is not None else 0
+        self.env[e.var] = Scalar(name, self.dtype_of(e.var), U if self.scalar else value.kind, value.lane, self.depth, region, value.elem)
+        return self.expr(e.body)
+
     def x_Shuffle(self, e: Any) -> Val:
         """Only the pack and unpack of 64-bit pairs that TIRx emits."""
         indices = [int(i.value) for i in e.indices]
@@ -960,6 +968,8 @@ class Translator:
             self.store_results(f"{fn}({', '.join(sources)})", dests, kind=U if self.scalar is not None else kind)
             return
         self.emit(f"{self.t}.site = {self.site}")
+        if "aligned" in tokens and self.scalar is None and self.mask is not None and not entry.name.startswith("tirx.ptx.bar"):
+            self.emit(f"{self.t}.require_whole_warps({entry.counter or entry.name.removeprefix('tirx.ptx.')!r})")
         if entry.counter:
             self.emit(f"{self.t}.count_op({entry.counter!r})")
         call = f"{fn}({', '.join([self.t, *sources])})"

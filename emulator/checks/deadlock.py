@@ -33,6 +33,10 @@ def _warps(strands: list[Strand]) -> tuple[int, ...]:
     return tuple(sorted(set(out)))
 
 
+def _verb(warps: tuple[int, ...]) -> str:
+    return "waits" if len(warps) == 1 else "wait"
+
+
 def plural(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
@@ -63,18 +67,18 @@ def _explain(machine: Machine, strands: list[Strand]) -> Finding:
         )
         return Finding(
             "deadlock", "error",
-            f"{who} of CTA {cta.linear} waits at {name}: {b.arrived} of {needed} threads have arrived; {elsewhere}",
+            f"{who} of CTA {cta.linear} {_verb(warps)} at {name}: {b.arrived} of {needed} threads have arrived; {elsewhere}",
             f"let every warp that {name} counts reach it, the same number of times; do not put it inside a branch that only some warps take",
             where, (name,), cta.linear, warps, (), {"waits": name, "arrived": b.arrived, "expected": needed},
         )  # fmt: skip
     if wait.kind == "barrier.cluster.wait":
         return Finding(
-            "deadlock", "error", f"{who} of CTA {cta.linear} waits at the cluster barrier, which not every warp of every CTA reaches",
+            "deadlock", "error", f"{who} of CTA {cta.linear} {_verb(warps)} at the cluster barrier, which not every warp of every CTA reaches",
             "all threads of all CTAs of the cluster must arrive", where, ("cluster barrier",), cta.linear,
             warps, (), {"waits": "cluster barrier"},
         )  # fmt: skip
     return Finding(
-        "deadlock", "error", f"{who} of CTA {cta.linear} waits for free TMEM columns for ever",
+        "deadlock", "error", f"{who} of CTA {cta.linear} {_verb(warps)} for free TMEM columns for ever",
         "allocate TMEM once per CTA and free it before the kernel ends", where, (), cta.linear, warps, (),
         {"waits": "tcgen05.alloc"},
     )  # fmt: skip
@@ -89,7 +93,7 @@ def _words(machine: Machine, strand: Strand) -> str:
     location = machine.location(wait.site)
     at = f" (line {location.line})" if location else ""
     name = getattr(getattr(wait, "barrier", None), "name", None)
-    return f"{who} waits in {wait.kind}{' on `' + name + '`' if name else ''}{at}"
+    return f"{who} {_verb(warps)} in {wait.kind}{' on `' + name + '`' if name else ''}{at}"
 
 
 def _mbarrier(
@@ -99,7 +103,7 @@ def _mbarrier(
     state = bar.describe()
     seen = bar.expected - bar.pending
     parts = [
-        f"{who} of CTA {cta.linear} waits for ever on `{bar.name}` for the phase with parity {wait.parity}"
+        f"{who} of CTA {cta.linear} {_verb(warps)} for ever on `{bar.name}` for the phase with parity {wait.parity}"
     ]
     parts.append(
         f"its current phase {bar.generation} (parity {bar.parity}) has seen {seen} of {plural(bar.expected, 'arrival')}"

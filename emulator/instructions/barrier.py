@@ -55,24 +55,6 @@ class ClusterWait(Wait):
         return self.cluster.barrier_generation > self.generation
 
 
-def _require_whole_warps(t: Threads, what: str) -> None:
-    """``.aligned`` barriers are executed by all threads of a warp."""
-    if t.lane is not None:
-        partial = True
-    elif t.mask is None:
-        return
-    else:
-        per_warp = t.mask.reshape(-1, 32)
-        partial = bool((per_warp.any(axis=1) != per_warp.all(axis=1)).any())
-    if partial:
-        raise DeviceFault(
-            "barrier.divergent",
-            f"{what} is executed by only part of a warp",
-            f"move {what} out of the branch: all 32 threads of a warp must execute it together",
-            site=t.site,
-        )
-
-
 def _arrive(t: Threads, index: int, count: int, warps: list[int], sync: bool) -> NamedBarrier:
     cta = t.cta
     if not 0 <= index < 16:
@@ -145,14 +127,14 @@ def _sync(t: Threads, index: int, count: int, warps: list[int]) -> Generator[Wai
 @instruction("cuda.cta_sync", blocking=True, collective=True, counter="bar.sync")
 def cta_sync(mods: Mods, t: Threads) -> Generator[Wait, None, None]:
     """``bar.sync 0``: all threads of the CTA."""
-    _require_whole_warps(t, "cta_sync")
+    t.require_whole_warps("cta_sync")
     yield from _sync(t, 0, ALL, t.active_warps())
 
 
 @instruction("cuda.warpgroup_sync", blocking=True, collective=True, counter="bar.sync")
 def warpgroup_sync(mods: Mods, t: Threads, index: Any) -> Generator[Wait, None, None]:
     """``bar.sync id, 128``."""
-    _require_whole_warps(t, "warpgroup_sync")
+    t.require_whole_warps("warpgroup_sync")
     yield from _sync_by_id(t, index, 128)
 
 
@@ -176,19 +158,19 @@ def _sync_by_id(t: Threads, index: Any, count: Any) -> Generator[Wait, None, Non
 
 @instruction("ptx.bar_sync_count", "ptx.barrier_sync_count", blocking=True, collective=True, counter="bar.sync")
 def bar_sync_count(mods: Mods, t: Threads, index: Any, count: Any) -> Generator[Wait, None, None]:
-    _require_whole_warps(t, "bar.sync")
+    t.require_whole_warps("bar.sync")
     yield from _sync_by_id(t, index, count)
 
 
 @instruction("ptx.bar_sync", "ptx.barrier_sync", blocking=True, collective=True, counter="bar.sync")
 def bar_sync(mods: Mods, t: Threads, index: Any) -> Generator[Wait, None, None]:
-    _require_whole_warps(t, "bar.sync")
+    t.require_whole_warps("bar.sync")
     yield from _sync_by_id(t, index, ALL)
 
 
 @instruction("ptx.bar_arrive", "ptx.barrier_arrive", collective=True, counter="bar.arrive")
 def bar_arrive(mods: Mods, t: Threads, index: Any, count: Any) -> None:
-    _require_whole_warps(t, "bar.arrive")
+    t.require_whole_warps("bar.arrive")
     counts = dict(t.per_warp(count))
     for w, i in t.per_warp(index):
         _arrive(t, int(i), int(counts[w]), [w], False)
@@ -256,7 +238,7 @@ def barrier_cluster_wait(mods: Mods, t: Threads) -> Generator[Wait, None, None]:
 
 @instruction("cuda.cluster_sync", blocking=True, collective=True, counter="barrier.cluster.wait")
 def cluster_sync(mods: Mods, t: Threads) -> Generator[Wait, None, None]:
-    _require_whole_warps(t, "cluster_sync")
+    t.require_whole_warps("cluster_sync")
     _cluster_arrive(t, True)
     yield from _cluster_wait(t, True)
 

@@ -111,6 +111,7 @@ def tcgen05_dealloc(mods: Mods, t: Threads, address: Any, columns: Any) -> None:
             have = ", ".join(f"{c} columns from {b}" for b, (c, _) in cta.tmem.allocations.items()) or "nothing"
             raise DeviceFault("tmem.bad-dealloc", f"tcgen05.dealloc of {n} columns from column {base}, but the CTA holds {have}", "free exactly what tcgen05.alloc returned, once, with the same number of columns", site=t.site)
         del cta.tmem.allocations[base]
+        cta.tmem.freed.append((base, n, t.site))
         if cta.cluster.hb is not None:
             cta.cluster.hb.tmem_dealloc(cta.rank, base, n)
         cta.machine.progress += 1
@@ -122,14 +123,24 @@ def tcgen05_relinquish(mods: Mods, t: Threads) -> None:
 
 
 def _check_tmem(t: Threads, cta: Cta, first: int, count: int, what: str) -> None:
-    if first + count > TMEM_COLUMNS or not cta.tmem.allocated(first, first + count):
-        have = ", ".join(f"[{b}, {b + c})" for b, (c, _) in cta.tmem.allocations.items()) or "none"
-        raise DeviceFault(
-            "tmem.not-allocated",
-            f"{what} of TMEM columns {first} to {first + count - 1}; allocated columns: {have}",
-            "allocate enough columns with tcgen05.alloc and use the address it wrote to shared memory",
-            site=t.site,
-        )
+    if first + count <= TMEM_COLUMNS and cta.tmem.allocated(first, first + count):
+        return
+    have = ", ".join(f"[{b}, {b + c})" for b, (c, _) in cta.tmem.allocations.items()) or "none"
+    for base, columns, site in reversed(cta.tmem.freed):
+        if base < first + count and first < base + columns:
+            where = cta.machine.location(site)
+            raise DeviceFault(
+                "tmem.freed",
+                f"{what} of TMEM columns {first} to {first + count - 1}, which tcgen05.dealloc{f' at line {where.line}' if where else ''} has already freed",
+                "let every warp finish its tcgen05.ld and wait, then cta_sync, and only then free the columns",
+                site=t.site, also=site,
+            )  # fmt: skip
+    raise DeviceFault(
+        "tmem.not-allocated",
+        f"{what} of TMEM columns {first} to {first + count - 1}; allocated columns: {have}",
+        "allocate enough columns with tcgen05.alloc and use the address it wrote to shared memory",
+        site=t.site,
+    )
 
 
 # ---------------------------------------------------------------------------------------------- mma
@@ -220,9 +231,23 @@ class Mma:
         tensor_core.accumulate(self, c, view, a, b)
 
 
+def _one_issuer(t: Threads) -> None:
+    """Every thread that reaches tcgen05.mma issues one; MMAs of different threads are not ordered (PTX ISA)."""
+    issuers = t.active_count()
+    if issuers > 1:
+        lanes_ = tuple(int(i) % 32 for i in t.active_indices()[:32])
+        t.cta.machine.report(
+            "race.tmem.many-issuers", "race",
+            f"{issuers} threads execute tcgen05.mma here, so {issuers} MMAs run for one tile, in no particular order, on the same accumulator",
+            "issue the MMA (and its commit) from one thread: put it under `if T.cuda.elect_sync():` in one warp",
+            t, lanes=lanes_, data={"issuers": issuers},
+        )  # fmt: skip
+
+
 def _issue_mma(mods: Mods, t: Threads, d: Any, a: Any, b_desc: Any, idesc: Any, disable: tuple[Any, ...], enable: Any, *, a_in_tmem: bool, scales: tuple[Any, Any] | None = None, collector: Any = None) -> None:
     group = _group(mods)
     kind = next(_kind(tok) for tok in mods.tokens if tok.startswith("kind::"))
+    _one_issuer(t)
     for row in t.rows(d, a, b_desc, idesc, enable, *(scales or ())):
         d_i, a_i, b_i, idesc_i, enable_i, *scale_i = row
         m = Mma()
@@ -382,10 +407,6 @@ def _shape(mods: Mods) -> tuple[str, int]:
 
 def _bases(t: Threads, address: Any, shape: str, num: int, split: int, packed: bool, what: str) -> list[tuple[list[int], int, tuple[int, ...]]]:
     """Groups of strand-warp positions that name one column: (positions, column, first TMEM lanes)."""
-    if t.mask is not None:
-        per_warp = t.mask.reshape(-1, 32)
-        if bool((per_warp.any(axis=1) != per_warp.all(axis=1)).any()):
-            raise DeviceFault("tcgen05.divergent", f"{what} is executed by only part of a warp", "all 32 threads of the warp must execute it together (.sync.aligned)", site=t.site)
     groups: dict[int, tuple[list[int], list[int]]] = {}
     position = {w: k for k, w in enumerate(t.warps)}
     for w, addr in t.per_warp(address):

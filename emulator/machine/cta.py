@@ -42,6 +42,7 @@ class TensorMemory:
         self.f32 = self.cells.view(np.float32)
         self.allocations: dict[int, tuple[int, int]] = {}  # base -> (columns, site)
         self.relinquished = False
+        self.freed: list[tuple[int, int, int]] = []  # (base, columns, site of tcgen05.dealloc)
 
     def find(self, columns: int) -> int | None:
         """First free base for ``columns`` (aligned to its size), None when it does not fit now."""
