@@ -56,10 +56,11 @@ class Kernel:
     programs: dict[str, Program]
     arch: str
     last_launches: list[Launch] = field(default_factory=list)
+    tmem_columns: int = 0
 
     @property
     def resources(self) -> dict[str, Any]:
-        """Threads per CTA, grid, cluster and dynamic shared memory (bytes), from the host function's constants."""
+        """Threads per CTA, grid, cluster, shared memory (bytes) and, once it has run, the most TMEM columns a CTA held."""
         launch = self.last_launches[0] if self.last_launches else self._static_launch()
         if launch is None:
             return {}
@@ -70,6 +71,7 @@ class Kernel:
             "grid": launch.grid,
             "cluster": launch.cluster,
             "smem_bytes": launch.smem_bytes + program.static_smem,
+            "tmem_columns": self.tmem_columns,
         }
 
     def _static_launch(self) -> Launch | None:
@@ -173,6 +175,7 @@ class Kernel:
                 machine.run()
             except DeviceFault as fault:
                 self._report_fault(machine, log, fault)
+            self.tmem_columns = max(self.tmem_columns, machine.tmem_columns)
             for name, n in machine.counters.items():
                 counters[name] = counters.get(name, 0) + n
 

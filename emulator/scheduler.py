@@ -128,6 +128,7 @@ class Machine:
         self.running: Strand | None = None
         self.written: dict[int, bool] = {}
         self._ids = 0
+        self.tmem_columns = 0  # most columns any CTA held
         if checker is not None:
             unknown = 0
             for location, _ in program.sites:

@@ -89,6 +89,8 @@ def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generat
         base = tm.find(columns)
         assert base is not None
         tm.allocations[base] = (columns, t.site)
+        held = sum(n for n, _ in tm.allocations.values())
+        cta.machine.tmem_columns = max(cta.machine.tmem_columns, held)
         target, offset = cta.cluster.resolve(int(addr), "tcgen05.alloc")
         target.check_shared(offset, offset + 4, "tcgen05.alloc")
         hb = cta.cluster.hb
