@@ -229,10 +229,10 @@ def _narrow(actual: Floats, expected: Floats, wrong: Bools) -> str:
     """Whether the errors look like a cast: too few mantissa bits, or rounding toward zero."""
     got, want = actual[wrong].astype(np.float64), expected[wrong].astype(np.float64)
     nonzero = want != 0
-    if not nonzero.any():
+    if not nonzero.any() or not np.isfinite(got).all():
         return ""
     relative = np.abs(got[nonzero] - want[nonzero]) / np.abs(want[nonzero])
-    if not np.quantile(relative, 0.9) <= 2**-6:
+    if np.quantile(relative, 0.9) > 2**-6:
         return ""
     all_values = actual[np.isfinite(actual)].astype(np.float32)
     if not (all_values.view(np.uint32) & 0xFFFF).any():

@@ -213,11 +213,12 @@ class Course(_Strict):
             UsageError: there is none; names the nearest.
         """
         text = spelled.strip().lower().replace("-", "_")
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
         for exercise in self.exercises:
-            if text == exercise.id or (text.isascii() and text.isdigit() and int(text) == exercise.number):
+            if text == exercise.id or number == exercise.number:
                 return exercise
         ids = [exercise.id for exercise in self.exercises]
-        guess = f"exercise_{int(text):02d}" if text.isascii() and text.isdigit() and len(text) < 4 else text
+        guess = f"exercise_{number:02d}" if number is not None else text
         raise UsageError(
             f"there is no exercise '{spelled}' in {COURSE_FILE}{did_you_mean(guess, ids)}"
             " (`autograde list` shows all of them)"

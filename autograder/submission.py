@@ -225,13 +225,18 @@ def _read_bytes(path: Path) -> bytes:
         raise SubmissionError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
         ) from None
-    with os.fdopen(descriptor, "rb") as file:
-        state = os.fstat(file.fileno())
+    try:
+        state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             raise SubmissionError(f"{path}: is not a regular file")
         if state.st_size > MAX_FILE_BYTES:
             raise SubmissionError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB; clear its outputs")
-        return file.read(MAX_FILE_BYTES + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SubmissionError(f"{path}: cannot be read ({error.strerror or error})") from None
+    finally:
+        os.close(descriptor)
 
 
 def _decode(raw: bytes, path: Path, encoding: str) -> str:

@@ -1,0 +1,125 @@
+"""A course folder per test, kernels as text, and the command line as a function."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autograder.course import Course, Exercise, Limits, load_course
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command printed and returned."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Standard output as the JSON of `--json -`."""
+        report: dict[str, Any] = json.loads(self.out)
+        return report
+
+
+@pytest.fixture(scope="session")
+def course() -> Course:
+    return load_course(REPOSITORY)
+
+
+@pytest.fixture(scope="session")
+def exercise(course: Course) -> Exercise:
+    return course.find("5")
+
+
+@pytest.fixture(scope="session")
+def limits() -> Limits:
+    """Bounds that a test can wait for."""
+    return Limits(build_seconds=6, run_seconds=30, output_kib=64)
+
+
+@pytest.fixture(scope="session")
+def solution(exercise: Exercise) -> str:
+    """The text of the solution's kernel cell."""
+    notebook = json.loads((REPOSITORY / "solutions" / exercise.id / exercise.notebook).read_text(encoding="utf-8"))
+    return cell_of(notebook, exercise.cells.kernel)
+
+
+def cell_of(notebook: dict[str, Any], grade_id: str) -> str:
+    (cell,) = (c for c in notebook["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == grade_id)
+    return "".join(cell["source"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A course folder with blanks and non-ASCII letters in its path, holding exercise_05 as released."""
+    root = tmp_path / "Übung für GPUs 漢字"
+    root.mkdir()
+    shutil.copy(REPOSITORY / "course.yaml", root)
+    for step in ("exercises", "solutions"):
+        shutil.copytree(REPOSITORY / step / "exercise_05", root / step / "exercise_05")
+    return root
+
+
+@pytest.fixture
+def fill_in(folder: Path, exercise: Exercise) -> Callable[..., Path]:
+    """Write text into the learner's cells of the notebook; returns the notebook's path."""
+
+    def fill(kernel: str | None = None, answers: str | None = None) -> Path:
+        path = folder / "exercises" / exercise.id / exercise.notebook
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        texts = {exercise.cells.kernel: kernel, exercise.cells.answers: answers}
+        for cell in notebook["cells"]:
+            text = texts.get(cell["metadata"].get("nbgrader", {}).get("grade_id"))
+            if text is not None:
+                cell["source"] = text.splitlines(keepends=True)
+        path.write_text(json.dumps(notebook), encoding="utf-8")
+        return path
+
+    return fill
+
+
+def run_command(
+    *arguments: str, cwd: Path, env: dict[str, str] | None = None, text: bool = True, timeout: float = 120
+) -> Result:
+    """`autograde ARGUMENTS` as its own process, with piped output."""
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1", **(env or {})}
+    environment.pop("COLUMNS", None) if env is None or "COLUMNS" not in env else None
+    done = subprocess.run(
+        [sys.executable, "-m", "autograder", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        errors="backslashreplace",
+        timeout=timeout,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def autograde(folder: Path) -> Callable[..., Result]:
+    """`autograde ARGUMENTS` in the test's course folder."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Result:
+        return run_command(*arguments, cwd=cwd or folder, env=env)
+
+    return run
+
+
+def one_line(text: str) -> bool:
+    """Whether an error message is one clear line and no stack trace."""
+    return text.count("\n") == 1 and text.startswith("autograde: ") and "Traceback" not in text

@@ -1,0 +1,200 @@
+"""Inputs and comparison: right outputs pass, one wrong element fails, and mistakes are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autograder.compare import allowed_interval, compare, fill_pattern
+from autograder.course import Exercise
+from autograder.inputs import FAMILIES, generator
+from autograder.oracles import Reference
+
+SHAPES = [(128, 64), (128, 64)]
+F16 = np.dtype(np.float16)
+
+
+def inputs(family: str, seed: int = 3) -> list[Any]:
+    return [a.astype(F16).astype(np.float64) for a in FAMILIES[family](generator(seed, family), SHAPES)]
+
+
+def interval(family: str, exercise: Exercise, seed: int = 3) -> tuple[Any, Any, Any]:
+    a, b = inputs(family, seed)
+    return allowed_interval(Reference(a @ b.T, np.abs(a) @ np.abs(b).T), 64, exercise.tolerance.accumulate_eps, F16)
+
+
+def fp32_sum(family: str, order: Any, seed: int = 3) -> Any:
+    """The output of a kernel that adds the products in fp32 one after the other, in a given order."""
+    a, b = inputs(family, seed)
+    total = np.zeros((128, 128), np.float32)
+    for k in order:
+        total += (a[:, k, None] * b[None, :, k]).astype(np.float32)
+    return total.astype(F16)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_every_order_of_an_fp32_sum_is_right(exercise: Exercise, family: str, seed: int) -> None:
+    allowed = interval(family, exercise, seed)
+    orders = [range(64), reversed(range(64)), np.random.default_rng(seed).permutation(64)]
+    for order in orders:
+        assert compare(fp32_sum(family, order, seed), *allowed).mismatches == 0
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_degenerate_outputs_are_wrong(exercise: Exercise, family: str) -> None:
+    """Zeros, an untouched output, a copy of an input, a constant, and NaN everywhere."""
+    expected, low, high = interval(family, exercise)
+    a, b = inputs(family)
+    for output in (
+        np.zeros((128, 128)),
+        np.full((128, 128), fill_pattern(F16)),
+        np.concatenate([a, a], axis=1),
+        np.concatenate([b, b], axis=1),
+        np.full((128, 128), expected.astype(np.float64).mean()),
+        np.full((128, 128), np.nan),
+        np.full((128, 128), np.inf),
+    ):
+        assert compare(output.astype(F16), expected, low, high).mismatches > 8000
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_one_wrong_element_is_found_anywhere(exercise: Exercise, family: str) -> None:
+    allowed = interval(family, exercise)
+    right = fp32_sum(family, range(64))
+    for index in [(0, 0), (127, 127), (5, 77)]:
+        wrong = right.copy()
+        wrong[index] = np.nextafter(allowed[2][index], F16.type(np.inf), dtype=F16)
+        seen = compare(wrong, *allowed)
+        assert seen.mismatches == 1
+        assert seen.first is not None
+        assert seen.first["index"] == list(index)
+        assert (seen.elements, seen.compared) == (16384, 16384)
+
+
+@pytest.mark.parametrize("family", ["normal", "large", "signed_zeros"])
+def test_narrow_arithmetic_is_wrong(exercise: Exercise, family: str) -> None:
+    """A truncating cast, a bfloat16 output, and an fp16 accumulator."""
+    import ml_dtypes
+
+    a, b = inputs(family)
+    allowed = interval(family, exercise)
+    exact = a @ b.T
+    rounded = exact.astype(F16)
+    truncated = np.where(np.abs(rounded) > np.abs(exact), np.nextafter(rounded, F16.type(0)), rounded).astype(F16)
+    bfloat = exact.astype(ml_dtypes.bfloat16).astype(F16)
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = np.zeros((128, 128), F16)
+        for k in range(64):
+            narrow += (a[:, k, None] * b[None, :, k]).astype(F16)
+    if family == "normal":
+        assert "truncates" in compare(truncated, *allowed).meaning
+        assert "bfloat16" in compare(bfloat, *allowed).meaning
+    assert compare(narrow, *allowed).mismatches > 1000
+
+
+def test_expected_values_stay_inside_fp16(exercise: Exercise) -> None:
+    for family in FAMILIES:
+        for seed in range(5):
+            expected, low, high = interval(family, exercise, seed)
+            assert np.isfinite(low).all() and np.isfinite(high).all()
+            assert (expected != 0).mean() > 0.9
+
+
+def test_one_hot_values_are_all_different(exercise: Exercise) -> None:
+    expected, low, high = interval("one_hot", exercise)
+    assert np.unique(expected).size == expected.size
+    assert (low == high).all()
+
+
+def test_zeros_have_both_signs() -> None:
+    a, b = inputs("signed_zeros")
+    for values in (a, b):
+        zeros = values[values == 0]
+        assert 0.2 < np.signbit(zeros).mean() < 0.8
+        assert 0.4 < (values == 0).mean() < 0.6
+
+
+def test_minus_zero_is_zero() -> None:
+    zero = np.zeros((2, 2), F16)
+    assert compare(-zero, zero, zero, zero).mismatches == 0
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize(
+    ("mistake", "meaning"),
+    [
+        (lambda d: np.roll(d, 1, axis=0), "off by 1 row: row 0 holds row 127"),
+        (lambda d: np.roll(d, -2, axis=1), "off by 2 columns: column 0 holds column 2"),
+        (lambda d: d.T, "transposed"),
+        (lambda d: d[np.arange(128).reshape(4, 32).T.ravel()], "rows are in the wrong order: row 1 holds row 32"),
+    ],
+)
+def test_misplaced_values_are_named(exercise: Exercise, family: str, mistake: Any, meaning: str) -> None:
+    allowed = interval(family, exercise)
+    wrong = np.ascontiguousarray(mistake(allowed[0]))
+    seen = compare(wrong, *allowed)
+    assert meaning in seen.meaning
+    assert seen.mismatches > 16000
+
+
+def test_single_elements_elsewhere_are_named_in_the_one_hot_case(exercise: Exercise) -> None:
+    allowed = interval("one_hot", exercise)
+    wrong = allowed[0].ravel()[np.random.default_rng(0).permutation(16384)].reshape(128, 128)
+    assert "right but elsewhere: D[" in compare(wrong, *allowed).meaning
+
+
+def test_the_pattern_of_mismatches_is_described(exercise: Exercise) -> None:
+    allowed = interval("normal", exercise)
+    for select, words in [
+        (np.s_[32:64, :], "rows 32-63"),
+        (np.s_[:, 64:128], "columns 64-127"),
+        (np.s_[7, :], "row 7"),
+        (np.s_[::8, :], "rows 0, 8, ... 120 (every 8)"),
+        (np.s_[0:2, 0:2], "rows 0-1, columns 0-1"),
+        (np.s_[:, :], "every element"),
+    ]:
+        wrong = allowed[0].copy()
+        wrong[select] = 12345
+        assert compare(wrong, *allowed).where == words
+
+
+def test_unwritten_elements_are_told_from_nan(exercise: Exercise) -> None:
+    expected, low, high = interval("normal", exercise)
+    wrong = expected.copy()
+    wrong[3, 4] = fill_pattern(F16)
+    seen = compare(wrong, expected, low, high)
+    assert (seen.unwritten, seen.nonfinite) == (1, 1)
+    assert seen.first is not None and seen.first["actual"] == "never written"
+    assert seen.meaning == "the kernel never wrote these elements"
+    wrong[3, 4] = np.nan
+    seen = compare(wrong, expected, low, high)
+    assert (seen.unwritten, seen.nonfinite) == (0, 1)
+    assert seen.first is not None and seen.first["actual"] == "nan"
+
+
+def test_a_reference_that_is_not_finite_is_the_graders_mistake() -> None:
+    one, bad = np.ones((2, 2), F16), np.full((2, 2), np.nan, F16)
+    with pytest.raises(ValueError, match="reference is not finite"):
+        compare(one, bad, bad, bad)
+    with pytest.raises(ValueError, match="shapes differ"):
+        compare(one, one[:1], one[:1], one[:1])
+
+
+def test_seeds_decide_everything() -> None:
+    for family in FAMILIES:
+        same = zip(inputs(family, 7), inputs(family, 7), strict=True)
+        assert all((x == y).all() for x, y in same)
+        assert not (inputs(family, 7)[1] == inputs(family, 8)[1]).all()
+
+
+def test_pytorch_and_numpy_agree() -> None:
+    import autograder.oracles.gemm  # noqa: F401
+    from autograder.oracles import ORACLES
+
+    a, b = inputs("normal")
+    reference = ORACLES["gemm_nt"]([a, b])
+    np.testing.assert_allclose(reference.exact, a @ b.T, rtol=1e-13, atol=1e-12)
+    np.testing.assert_allclose(reference.magnitude, np.abs(a) @ np.abs(b).T, rtol=1e-13)

@@ -1,0 +1,128 @@
+"""course.yaml: the real one is right, and wrong ones are explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autograder.course import CHECK_KINDS, INPUT_FAMILIES, ORACLES, Course, Exercise, find_course_root, load_course, parse_course
+from autograder.errors import CourseError, UsageError
+
+from .conftest import REPOSITORY
+
+TEXT = (REPOSITORY / "course.yaml").read_text(encoding="utf-8")
+
+
+def test_exercise_05_is_worth_100_points(exercise: Exercise) -> None:
+    points = {check.id: check.points for check in exercise.checks}
+    assert points == {
+        "predictions": 10,
+        "build": 10,
+        "correctness": 40,
+        "synchronization": 20,
+        "mechanism": 10,
+        "resources": 10,
+    }
+    assert exercise.total == 100
+    assert exercise.shape(exercise.tensors[2]) == (128, 128)
+
+
+@pytest.mark.parametrize("spelled", ["exercise_05", "05", "5", "EXERCISE_05", "exercise-05", " 5 "])
+def test_spellings_of_an_exercise(course: Course, spelled: str) -> None:
+    assert course.find(spelled).id == "exercise_05"
+
+
+@pytest.mark.parametrize("spelled", ["", "4", "exercise_5x", "٥", "-5", "5.0", "99999999", "9" * 5000], ids=lambda s: s[:12])
+def test_unknown_exercise(course: Course, spelled: str) -> None:
+    with pytest.raises(UsageError, match="there is no exercise"):
+        course.find(spelled)
+
+
+def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
+    with pytest.raises(UsageError, match="did you mean 'exercise_05'"):
+        course.find("exercise_50")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("        points: 10\n", "        pionts: 10\n", r"line \d+: .*checks\[predictions\]\.pionts: unknown key; did you mean 'points'"),
+        ("    title: One tcgen05 MMA tile\n", "", r"exercises\[exercise_05\]\.title: is missing"),
+        ("oracle: gemm_nt", "oracle: gemm_tn", r"\.oracle: 'gemm_tn' is not one of gemm_nt; did you mean 'gemm_nt'"),
+        ("inputs: one_hot", "inputs: onehot", r"cases\[one_hot\]\.inputs: 'onehot' is not one of .*did you mean 'one_hot'"),
+        ("shape: [N, K]", "shape: [N, L]", "shape of tensor B uses 'L', which is no parameter of builder.params"),
+        ("points: 40", "points: many", r"checks\[correctness\]\.points: .*valid number"),
+        ("points: 40", "points: -1", r"checks\[correctness\]\.points: .*greater than or equal to 0"),
+        ("points: 40", "points: .nan", r"checks\[correctness\]\.points: "),
+        ("version: 1", "version: 7", "line 3: version: 7 is not one of 1"),
+        ("version: 1", "version: 1\nversion: 1", "line 4: key 'version' appears twice"),
+        ("id: q2", "id: q1", "question 'q1' appears twice"),
+        ("role: output", "role: input", "tensors needs at least one with role: output"),
+        ("        points: 10\n        looks_at: your", "        points: 11\n        looks_at: your", "questions are worth 10 points, the check 'predictions' 11"),
+        ("arch: sm_100a", "arch: [", r"line \d+: "),
+        ("arch: sm_100a", "arch: sm_100", "'sm_100' is not one of sm_90a, sm_100a"),
+    ],
+)
+def test_a_broken_course_is_explained(right: str, wrong: str, message: str) -> None:
+    assert right in TEXT
+    with pytest.raises(CourseError, match=message) as caught:
+        parse_course(TEXT.replace(right, wrong, 1))
+    assert str(caught.value).startswith("course.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", "a: &a [*a]", "\x00", "exercises: []", "? {a: b}\n: c", "!!python/object:os.system {}"])
+def test_no_course_at_all(text: str) -> None:
+    with pytest.raises(CourseError):
+        parse_course(text)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_one_changed_value_is_right_or_a_course_error(data: st.DataObject) -> None:
+    """Any value replaced by any other: either a course, or an error of one line."""
+    tree: Any = yaml.safe_load(TEXT)
+    node, key = tree, data.draw(st.sampled_from(sorted(tree)))
+    while isinstance(node[key], dict | list) and node[key] and data.draw(st.integers(0, 4)):
+        node = node[key]
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+    node[key] = data.draw(scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=5), scalars, max_size=3))
+    try:
+        parse_course(yaml.safe_dump(tree, allow_unicode=True))
+    except CourseError as error:
+        assert "\n" not in str(error)
+
+
+def test_the_nearest_course_counts_and_for_nbgrader_the_topmost(tmp_path: Path) -> None:
+    inner = tmp_path / "submitted" / "ann" / "exercise_05"
+    inner.mkdir(parents=True)
+    (tmp_path / "course.yaml").write_text(TEXT, encoding="utf-8")
+    (inner / "course.yaml").write_text(TEXT, encoding="utf-8")
+    assert find_course_root(inner) == inner
+    assert find_course_root(inner, outermost=True) == tmp_path
+
+
+def test_unreadable_courses(tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match=r"no course\.yaml in .* or any folder above it"):
+        find_course_root(tmp_path)
+    (tmp_path / "course.yaml").write_bytes(b"title: \xff\xfe")
+    with pytest.raises(CourseError, match="is not UTF-8 \\(byte 7\\)"):
+        load_course(tmp_path)
+
+
+def test_names_in_the_course_are_those_that_exist() -> None:
+    """The lists that validation uses are the registries' own names."""
+    from autograder import checks, inputs
+    from autograder.checks import build, correctness, mechanism, predictions, resources, synchronization  # noqa: F401
+    from autograder.oracles import ORACLES as references
+    from autograder.oracles import gemm  # noqa: F401
+
+    assert set(CHECK_KINDS) == set(checks.CHECKS)
+    assert set(INPUT_FAMILIES) == set(inputs.FAMILIES)
+    assert set(ORACLES) == set(references)
