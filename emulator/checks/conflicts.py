@@ -226,37 +226,19 @@ class ConflictChecker:
     def step(self, state: int, event: Event) -> int:
         """Check one access against one state; the state after it. Problems are collected."""
         last, others = self.detector.states[state]
-        write = self._write
-        if last is event:
-            if not write or not others:
-                return state
-        elif last is not None:
+        if self._write:
+            return self._step_write(state, last, others, event)
+        if last is not None and last is not event:
             if last is self.detector.unwritten:
-                if not write or self._update:
-                    self._problems.append(("unwritten", last, event, state))
+                self._problems.append(("unwritten", last, event, state))
             elif not self.knows(last, event):
                 if not (last.atomic and event.atomic):
-                    relation = "write-write" if write else "write-read"
-                    self._problems.append((relation, last, event, state))
+                    self._problems.append(("write-read", last, event, state))
             elif self._plane == TCGEN05:
                 if last.w != event.w:
                     self._check_tcgen05_fence(last, event, state)
-            elif event.kind.proxy == "async" and last.kind.proxy == "generic" and not write:
+            elif event.kind.proxy == "async" and last.kind.proxy == "generic":
                 self._check_proxy(last, event, state)
-        if write:
-            for other in others:
-                if other is event:
-                    continue
-                if not self.knows(other, event):
-                    if not other.atomic:
-                        self._problems.append(("read-write", other, event, state))
-                    elif not event.atomic:
-                        self._problems.append(("write-write", other, event, state))
-                elif self._plane == TCGEN05 and other.w != event.w:
-                    self._check_tcgen05_fence(other, event, state)
-            if event.atomic and last is not None and last.atomic and last is not event:
-                return self._atomic_state(event, last, others)
-            return event.state if event.state >= 0 else self._write_state(event)
         memo = event.memo
         if memo is None:
             memo = event.memo = {}
@@ -268,11 +250,37 @@ class ConflictChecker:
                     memo[state] = state
                     return state
                 if not self.knows(other, event):
-                    if other.atomic and not event.atomic:
+                    if other.writes and not event.atomic:
                         self._problems.append(("write-read", other, event, state))
                     kept.append(other)
             new = memo[state] = self._read_state(last, (*kept, event), memo)
         return new
+
+    def _step_write(self, state: int, last: Event | None, others: tuple[Event, ...], event: Event) -> int:
+        unordered_read = False
+        for other in others:
+            if other is event:
+                continue
+            if not self.knows(other, event):
+                if not (other.atomic and event.atomic):
+                    relation = "write-write" if other.writes else "read-write"
+                    self._problems.append((relation, other, event, state))
+                    unordered_read = True
+            elif self._plane == TCGEN05 and other.w != event.w:
+                self._check_tcgen05_fence(other, event, state)
+        if last is not None and last is not event:
+            if last is self.detector.unwritten:
+                if self._update:
+                    self._problems.append(("unwritten", last, event, state))
+            elif not self.knows(last, event):
+                # An unordered reader of the same bytes tells the story better than the write it read.
+                if not unordered_read and not (last.atomic and event.atomic):
+                    self._problems.append(("write-write", last, event, state))
+            elif self._plane == TCGEN05 and last.w != event.w:
+                self._check_tcgen05_fence(last, event, state)
+            if event.atomic and last.atomic:
+                return self._atomic_state(event, last, others)
+        return event.state if event.state >= 0 else self._write_state(event)
 
     def _write_state(self, event: Event) -> int:
         states = self.detector.states
@@ -291,7 +299,7 @@ class ConflictChecker:
 
     def _atomic_state(self, event: Event, last: Event, others: tuple[Event, ...]) -> int:
         """An atomic on top of unordered atomics: all of them stay on record for later plain accesses."""
-        kept = tuple(e for e in (*others, last) if e.atomic and e is not event and not self.knows(e, event))
+        kept = tuple(e for e in (*others, last) if e.writes and e is not event and not self.knows(e, event))
         if not kept:
             return event.state if event.state >= 0 else self._write_state(event)
         if event.memo is None:
@@ -388,7 +396,7 @@ def _distinct(ids: npt.NDArray[np.int32]) -> list[int]:
     low = int(ids.min())
     span = int(ids.max()) - low + 1
     if span > _TABLE:
-        return np.unique(ids).tolist()
+        return [int(i) for i in np.unique(ids)]
     table = np.zeros(span, bool)
     table[np.subtract(ids, low, dtype=np.intp)] = True
     return [low + i for i in np.flatnonzero(table).tolist()]
@@ -400,13 +408,15 @@ def _mapped(keys: npt.NDArray[Any], new: Any) -> npt.NDArray[np.int32]:
     span = int(keys.max()) - low + 1
     if span > _TABLE:
         distinct, inverse = np.unique(keys, return_inverse=True)
-        return np.array([new(key) for key in distinct.tolist()], np.int32)[inverse.reshape(-1)]
+        many: npt.NDArray[np.int32] = np.array([new(key) for key in distinct.tolist()], np.int32)
+        return many[inverse.reshape(-1)]
     table = np.zeros(span, np.int32)
     offsets = np.subtract(keys, low, dtype=np.intp)
     table[offsets] = 1
     seen = np.flatnonzero(table)
     table[seen] = [new(low + i) for i in seen.tolist()]
-    return table.take(offsets)
+    mapped: npt.NDArray[np.int32] = table.take(offsets)
+    return mapped
 
 
 def _granules(box: Strided, shadow: Shadow) -> npt.NDArray[np.intp]:

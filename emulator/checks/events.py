@@ -66,7 +66,8 @@ class Event:
         cl: the cluster it belongs to.
         col, epoch: known to a clock ``c`` when ``c[ORDER, col] >= epoch``.
         w, wepoch: the issuing warp and that warp's own time at issue.
-        kind, atomic: what it is. fifo: its column when its queue is in order, else -1.
+        kind: what it is. fifo: its column when its queue is in order, else -1.
+        atomic: a strong access. writes: a strong access that writes.
         site: the statement; ``log`` holds the places of further statements that share the event.
         bar: the mbarrier that reports its completion, if any.
         state, memo: interned shadow states that end with this event.
@@ -74,6 +75,7 @@ class Event:
 
     __slots__ = (
         "atomic", "bar", "cl", "col", "epoch", "fifo", "kind", "log", "memo", "site", "state", "w", "wepoch",
+        "writes",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +89,7 @@ class Event:
         site: int,
         bar: BarrierOrder | None = None,
         atomic: bool = False,
+        writes: bool = False,
         fifo: int = -1,
     ) -> None:
         self.cl = cl
@@ -98,12 +101,13 @@ class Event:
         self.site = site
         self.bar = bar
         self.atomic = atomic
+        self.writes = writes
         self.fifo = fifo
         self.state = -1
         self.memo: dict[Any, int] | None = None
-        self.log: list[tuple[int, Shadow, Any, int]] | None = None
+        self.log: list[tuple[int, Shadow, npt.NDArray[Any], int]] | None = None
 
-    def note(self, site: int, shadow: Shadow, rows: Any, log2: int) -> None:
+    def note(self, site: int, shadow: Shadow, rows: npt.NDArray[Any], log2: int) -> None:
         """Remember where a further statement touched (``rows`` of ``2**log2`` granules)."""
         if self.log is None:
             self.log = []
@@ -113,7 +117,7 @@ class Event:
     def site_at(self, shadow: Shadow, granule: int) -> int:
         """The latest statement of this event that touched a granule."""
         for site, where, rows, log2 in reversed(self.log or ()):
-            if where is shadow and bool(np.any(np.asarray(rows) == granule >> log2)):
+            if where is shadow and bool((rows == granule >> log2).any()):
                 return site
         return self.site
 

@@ -330,16 +330,21 @@ class ClusterOrder:
         atomic: bool,
     ) -> None:
         kind = kind_of(what, "generic", "program")
-        events = [self._event(w, kind, site, atomic) for w in lanes.warps]
+        strength = (2 if write else 1) if atomic else 0
+        events = [self._event(w, kind, site, strength) for w in lanes.warps]
         self.checker.lanes(shadow, addr, nbytes, lanes, events, write, site)
 
-    def _event(self, w: int, kind: Kind, site: int, atomic: bool) -> Event:
-        """The event of what warp ``w`` does now, the same for a kind until its next synchronization."""
+    def _event(self, w: int, kind: Kind, site: int, strength: int) -> Event:
+        """The event of what warp ``w`` does now, the same for a kind until its next synchronization.
+
+        ``strength``: 0 weak, 1 a strong read, 2 a strong write or read-modify-write.
+        """
         cache = self._cache[w]
-        event = cache.get((kind, atomic))
+        event = cache.get((kind, strength))
         if event is None:
             epoch = self.now[w].item(w)
-            event = cache[(kind, atomic)] = Event(self, w, epoch, w, epoch, kind, site, None, atomic)
+            event = Event(self, w, epoch, w, epoch, kind, site, None, strength > 0, strength > 1)
+            cache[(kind, strength)] = event
         return event
 
     # ---------------------------------------- TMA and bulk copies
@@ -399,7 +404,7 @@ class ClusterOrder:
                 self._shared(cta, region, event, False)
         if writes:
             kind = kind_of(what, "async", "bulk_write")
-            event = Event(self, queue.col2, queue.epoch, w, wepoch, kind, site, None, atomic)
+            event = Event(self, queue.col2, queue.epoch, w, wepoch, kind, site, None, atomic, atomic)
             for buf, region in writes:
                 self._global(buf, region, event, True)
 
@@ -663,8 +668,12 @@ class ClusterOrder:
             known = self.now[w].item(col)
             if known & 1 != parity & 1 or known >= bar.completed:
                 self.idle_waits[(w, bar)] = (site, parity)
+                if bar.completed > known:
+                    self.detector.reporter.stale_phase(self, bar, w, site, parity, known)
                 continue
             self.idle_waits.pop((w, bar), None)
+            if bar.completed > known + 1:
+                self.detector.reporter.stale_phase(self, bar, w, site, parity, known)
             acquired = bar.history.get(known + 1)
             if acquired is None:
                 acquired = bar.history[min(bar.history)]

@@ -341,6 +341,23 @@ class Reporter:
             {"missing": "fence.mbarrier_init"},
         )  # fmt: skip
 
+    def stale_phase(
+        self, cl: ClusterOrder, bar: BarrierOrder, w: int, site: int, parity: int, known: int
+    ) -> None:
+        """A wait returns for a phase that may be two phases old: its parity cannot tell them apart."""
+        name = self.barrier_name(bar)
+        message = (
+            f"The wait of {self._warp(w, cl)} on mbarrier {name} with parity {parity} returns although "
+            f"{bar.completed} phases are complete, of which this warp has seen {known}: the parity is the "
+            "same again two phases later."
+        )
+        fix = (
+            "Wait once for every phase, and let nobody arrive for the next phase before this warp has seen "
+            "the current one; check the initial phase and when it flips."
+        )
+        data = {"missing": "mbarrier wait", "completed": bar.completed, "seen": known, "parity": parity}
+        self._plain("mbarrier.stale-phase", "race", message, fix, (site,), (name,), cl, w, data)
+
     def never_waited_ld(self, cl: ClusterOrder, w: int, site: int) -> None:
         """A warp exits with tcgen05.ld results it never waited for."""
         message = (

@@ -55,7 +55,8 @@ class Chunks:
     def shifted(self, delta: int) -> Chunks:
         """The same chunks ``delta`` bytes further."""
         out = Chunks.__new__(Chunks)
-        out.width, out._rows, out._parent, out._delta = self.width, {}, self, delta
+        out.width, out._rows = self.width, {}
+        out._parent, out._delta = self._parent or self, self._delta + delta
         out.addresses = self.addresses
         return out
 

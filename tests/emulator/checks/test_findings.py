@@ -1,12 +1,12 @@
 import json
 
-from emulator.checks.findings import Finding, FindingLog, SourceLocation
+from emulator.checks.findings import Finding, FindingLog, SourceLocation, Strength
 
 HERE = SourceLocation("k.py", 3, "gemm")
 THERE = SourceLocation("k.py", 9)
 
 
-def race(line: SourceLocation = HERE, strength: str = "race", message: str = "m") -> Finding:
+def race(line: SourceLocation = HERE, strength: Strength = "race", message: str = "m") -> Finding:
     return Finding(
         "race.smem.write-read", strength, message, "fix it", (line,), ("Asmem",), 0, (1, 2), (), {"bytes": 4}
     )
@@ -30,9 +30,10 @@ def test_repeats_are_counted_once() -> None:
 def test_a_repeat_may_raise_the_strength() -> None:
     log = FindingLog()
     log.add(race(strength="lint"))
-    assert log.ok
+    before = log.ok
     log.add(race(strength="race"))
-    assert not log.ok and log.findings[0].strength == "race"
+    assert before and not log.ok
+    assert log.findings[0].strength == "race"
 
 
 def test_order_is_strength_then_place() -> None:
