@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from emulator.checks.findings import Finding, SourceLocation
     from emulator.errors import DeviceFault, EmulatorError, LaunchError, LoweringError, UnsupportedInstruction
+    from emulator.explore import Exploration, explore
     from emulator.run import Kernel, Run, compile, run
 
 _HOME = {
@@ -28,10 +29,12 @@ _HOME = {
     "Run": "run",
     "compile": "run",
     "run": "run",
+    "Exploration": "explore",
+    "explore": "explore",
 }
 __all__ = [
-    "DeviceFault", "EmulatorError", "Finding", "Kernel", "LaunchError", "LoweringError", "Run", "SourceLocation",
-    "UnsupportedInstruction", "compile", "run",
+    "DeviceFault", "EmulatorError", "Exploration", "Finding", "Kernel", "LaunchError", "LoweringError", "Run", "SourceLocation",
+    "UnsupportedInstruction", "compile", "explore", "run",
 ]  # fmt: skip
 
 

@@ -184,7 +184,7 @@ class Kernel:
         site = fault.site
         running = machine.running
         if site < 0 and running is not None:
-            site = machine.site_of(running)
+            site = _site_from_traceback(fault, machine.program)
         sites = [site, fault.context.get("also", -1)]
         where = [machine.location(s) for s in sites if isinstance(s, int) and s >= 0]
         locations = tuple(dict.fromkeys(w for w in where if w is not None))
@@ -196,6 +196,16 @@ class Kernel:
                 tuple(running.threads.warps) if running is not None else (), (), {"stops_kernel": True},
             )
         )  # fmt: skip
+
+
+def _site_from_traceback(fault: BaseException, program: Program) -> int:
+    """The statement of the warp program that raised."""
+    tb, site = fault.__traceback__, -1
+    while tb is not None:
+        if tb.tb_frame.f_code is program.main.__code__:
+            site = program.line_sites.get(tb.tb_lineno, -1)
+        tb = tb.tb_next
+    return site
 
 
 def _written(memory: GlobalMemory, launch: Launch, program: Program) -> dict[int, bool]:

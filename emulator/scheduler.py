@@ -12,6 +12,7 @@ A hang is "no strand can run, nothing is pending, no further CTA can start": nev
 
 from __future__ import annotations
 
+import bisect
 import random
 from collections import deque
 from collections.abc import Callable, Generator, Hashable
@@ -104,6 +105,7 @@ class Machine:
         self.log = log
         self.schedule = schedule
         self.rng = random.Random(seed)
+        self.speeds: dict[Any, float] = {}
         self.seed = seed
         self.checker = checker
         self.fine = fine
@@ -244,20 +246,14 @@ class Machine:
             return True
         return False
 
-    def complete_random(self) -> bool:
-        """Complete the head of a random chain."""
-        heads = [c for c, q in self.chains.items() if q]
-        if not heads:
-            self.order.clear()
-            return False
-        chain = heads[self.rng.randrange(len(heads))]
+    def complete_head(self, chain: Hashable) -> None:
+        """Complete the oldest operation of one chain."""
         op = self.chains[chain].popleft()
         if not self.chains[chain]:
             del self.chains[chain]
         self._finish(op)
         if len(self.order) > 64 and self.order[0].complete is None:
             self.order = deque(op for op in self.order if op.complete is not None)
-        return True
 
     # ------------------------------------------------------------------------------------------ launching CTAs
 
@@ -356,17 +352,39 @@ class Machine:
         return moved or self.progress != before
 
     def _random_pass(self) -> bool:
-        if self.chains and self.rng.random() < 0.4 and self.complete_random():
-            return True
+        """One random step: some strand that can run, or some hardware queue, moves.
+
+        Every strand and queue has a random speed, heavy-tailed and redrawn now and then, so that some seeds let one
+        warp or one queue lag far behind all others (the idea of probabilistic concurrency testing).
+        """
         ready = [s for s in self.live if s.wait is None or s.wait.ready()]
-        if not ready:
-            return self.complete_random()
-        before = self.progress
-        strand = ready[self.rng.randrange(len(ready))]
+        chains = [c for c, q in self.chains.items() if q]
+        if not ready and not chains:
+            return False
+        if self.rng.random() < 0.01:
+            self.speeds.clear()
+        total = 0.0
+        steps: list[float] = []
+        for item in (*ready, *chains):
+            key = item if isinstance(item, Strand) else item[:2] if isinstance(item, tuple) else item
+            speed = self.speeds.get(key)
+            if speed is None:
+                speed = self.speeds[key] = 10.0 ** self.rng.uniform(-2.0, 0.0)
+            total += speed
+            steps.append(total)
+        k = bisect.bisect_left(steps, self.rng.random() * total)
+        if k >= len(ready):
+            self.complete_head(chains[min(k, len(steps) - 1) - len(ready)])
+            return True
+        strand = ready[k]
         spinning = strand.wait is not None and strand.wait.kind == "spin"
+        before = self.progress
         self.step(strand)
-        if spinning and strand.wait is not None and strand.wait.kind == "spin" and self.progress == before:
-            return len(ready) > 1 and self.rng.random() < 0.98 or self.complete_random()
+        still = strand.wait is not None and strand.wait.kind == "spin" and not strand.done
+        if spinning and still and self.progress == before and len(ready) == 1:
+            if not chains:
+                return False
+            self.complete_head(chains[self.rng.randrange(len(chains))])
         return True
 
     def step(self, strand: Strand) -> None:
@@ -380,11 +398,6 @@ class Machine:
             strand.wait = None
             self.live.remove(strand)
             self.exit_warps(strand.threads)
-
-    def site_of(self, strand: Strand) -> int:
-        """The statement a strand is executing, from the line its generator stands at."""
-        frame = strand.generator.gi_frame
-        return self.program.line_sites.get(frame.f_lineno, -1) if frame is not None else -1
 
     def exit_warps(self, t: Threads) -> None:
         cta = t.cta

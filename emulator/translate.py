@@ -844,15 +844,15 @@ class Translator:
 
     def c_cuda_func_call(self, e: Any) -> Val:
         name = str(e.args[0].value)
-        entry = REGISTRY.get(f"device:{name}")
-        if entry is None:
-            raise self.unsupported(f"device function {name}")
         args = [self.expr(a) for a in e.args[1:-1]]
         if name == "tvm_builtin_pointer_offset":
             p, n = args
             if p.ref is not None:
                 raise self.unsupported(name, "on a pointer to a local array")
             return Val(f"({p.code} + {n.code} * {itemsize(p.elem)})", "handle", max(p.kind, n.kind), p.lane or n.lane, elem=p.elem)
+        entry = REGISTRY.get(f"device:{name}")
+        if entry is None:
+            raise self.unsupported(f"device function {name}")
         codes = [self.ref_code(a) if a.ref is not None else a.code for a in args]
         fn = self.const(name, self.bind(entry, Mods()))
         self.emit(f"{self.t}.site = {self.site}")
