@@ -116,7 +116,8 @@ class Event:
 
     def site_at(self, shadow: Shadow, granule: int) -> int:
         """The latest statement of this event that touched a granule."""
-        for site, where, rows, log2 in reversed(self.log or ()):
+        log = self.log if self.log is not None else []
+        for site, where, rows, log2 in reversed(log):
             if where is shadow and bool((rows == granule >> log2).any()):
                 return site
         return self.site

@@ -102,6 +102,40 @@ class Finding:
         return f"{where}{self.strength} {self.code}: {self.message}" + (f" {self.fix}" if self.fix else "")
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What a rule says is wrong, before it is known where. The rule functions of this package return it."""
+
+    code: str
+    strength: Strength
+    message: str
+    fix: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def at(
+        self,
+        locations: Iterable[SourceLocation | None] = (),
+        names: Iterable[str] = (),
+        cta: int | None = None,
+        warps: Iterable[int] = (),
+        lanes: Iterable[int] = (),
+    ) -> Finding:
+        """The finding for a place; unknown locations and repeated ones are left out."""
+        known = tuple(dict.fromkeys(location for location in locations if location is not None))
+        return Finding(
+            self.code,
+            self.strength,
+            self.message,
+            self.fix,
+            known,
+            tuple(names),
+            cta,
+            tuple(warps),
+            tuple(lanes),
+            self.data,
+        )
+
+
 class FindingLog:
     """Collects findings: the first of each key is kept, repeats are counted, and the number kept is capped.
 
