@@ -12,6 +12,7 @@ int64, handle  ``int``                  ``int64[L]``
 uint64         ``int``                  ``uint64[L]``
 uint128        ``int``                  ``object[L]``
 float16/32/64  NumPy scalar             ``float16/32/64[L]``
+bfloat16, fp8  ml_dtypes scalar         ``ml_dtypes`` array ``[L]``
 =============  =======================  ==========================
 
 The generated warp programs import everything from here under the names below.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 M32 = 0xFFFFFFFF
@@ -36,18 +38,17 @@ _NP = {
     "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64,
     "uint8": np.uint8, "uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64,
     "float16": np.float16, "float32": np.float32, "float64": np.float64,
-    "handle": np.int64,
+    "handle": np.int64, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2,
+    "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
 }  # fmt: skip
+SMALL_FLOATS = frozenset(("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"))
+FLOATS = SMALL_FLOATS | {"float16", "float32", "float64"}
 
 
 def np_dtype(dtype: str) -> np.dtype:
-    """NumPy storage dtype of a TIR scalar dtype (bf16 and fp8 are legalised to integers before we see them)."""
+    """NumPy storage dtype of a TIR scalar dtype (``ml_dtypes`` for bf16 and fp8)."""
     if dtype in _NP:
         return np.dtype(_NP[dtype])
-    if dtype.startswith("bfloat16"):
-        return np.dtype(np.uint16)
-    if dtype.startswith(("float8", "e4m3", "e5m2")):
-        return np.dtype(np.uint8)
     if dtype == "uint128":
         return np.dtype("V16")
     raise KeyError(dtype)
@@ -175,25 +176,33 @@ def merge(mask: Value, new: Value, old: Value) -> Value:
     return np.where(mask, new, old)
 
 
-_BITS_INT = {16: np.uint16, 32: np.uint32, 64: np.uint64}
-_BITS_FLOAT = {"float16": np.float16, "float32": np.float32, "float64": np.float64}
+def to_small(x: Value, dtype: str) -> Value:
+    """Convert to bfloat16 or an 8-bit float, round to nearest even."""
+    np_type = _NP[dtype]
+    with np.errstate(over="ignore"):
+        return x.astype(np_type) if isinstance(x, ndarray) else np_type(x)
+
+
+_BITS_INT = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_BITS_FLOAT = {name: _NP[name] for name in FLOATS}
+_WIDTH = {name: np.dtype(_NP[name]).itemsize * 8 for name in FLOATS}
 
 
 def float_bits(x: Value, dtype: str) -> Value:
     """Bit pattern of a float value as an unsigned integer value."""
-    bits = int(dtype[5:])
+    bits = _WIDTH[dtype]
     if isinstance(x, ndarray):
         raw = np.ascontiguousarray(x.astype(_BITS_FLOAT[dtype], copy=False)).view(_BITS_INT[bits])
         return raw if bits == 64 else raw.astype(i64)
-    return int(_BITS_FLOAT[dtype](x).view(_BITS_INT[bits]))
+    return int(np.asarray(x, dtype=_BITS_FLOAT[dtype]).view(_BITS_INT[bits]))
 
 
 def bits_float(x: Value, dtype: str) -> Value:
     """Float value of an unsigned bit pattern."""
-    bits = int(dtype[5:])
+    bits = _WIDTH[dtype]
     if isinstance(x, ndarray):
         return x.astype(_BITS_INT[bits]).view(_BITS_FLOAT[dtype])
-    return _BITS_INT[bits](int(x) & ((1 << bits) - 1)).view(_BITS_FLOAT[dtype])
+    return np.asarray(int(x) & ((1 << bits) - 1), dtype=_BITS_INT[bits]).view(_BITS_FLOAT[dtype])[()]
 
 
 def shl(x: Value, n: Value, bits: int, signed: bool) -> Value:

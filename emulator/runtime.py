@@ -16,8 +16,16 @@ from emulator.scheduler import Wait
 from emulator.threads import Threads
 
 ndarray = np.ndarray
-_DTYPES = {d: np_dtype(d) for d in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "handle", "uint128")}
-POISON_FLOAT = {"float16": np.float16("nan"), "float32": np.float32("nan"), "float64": np.float64("nan")}
+class _DtypeTable(dict[str, np.dtype[Any]]):
+    """TIR dtype -> NumPy storage dtype, filled on demand."""
+
+    def __missing__(self, dtype: str) -> np.dtype[Any]:
+        self[dtype] = found = np_dtype(dtype)
+        return found
+
+
+_DTYPES = _DtypeTable()
+POISON_FLOAT = {name: np.asarray(float("nan")).astype(np_dtype(name))[()] for name in lanes.FLOATS}
 
 
 # ---------------------------------------------------------------------------------------------- local arrays

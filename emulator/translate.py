@@ -142,7 +142,7 @@ def itemsize(dtype: str) -> int:
 
 
 def is_float(dtype: str) -> bool:
-    return dtype in ("float16", "float32", "float64")
+    return dtype in lanes.FLOATS
 
 
 def int_info(dtype: str) -> tuple[int, bool]:
@@ -390,11 +390,10 @@ class Translator:
 
     def x_FloatImm(self, e: Any) -> Val:
         dtype = self.dtype_of(e)
-        np_type = {"float16": np.float16, "float32": np.float32, "float64": np.float64}.get(dtype)
-        if np_type is None:
+        if dtype not in lanes.FLOATS:
             raise self.unsupported(f"constant of dtype {dtype}")
         with np.errstate(over="ignore"):
-            return Val(self.const("f", np_type(e.value)), dtype)
+            return Val(self.const("f", np.asarray(float(e.value)).astype(lanes.np_dtype(dtype))[()]), dtype)
 
     def x_StringImm(self, e: Any) -> Val:
         return Val(repr(str(e.value)), "string")
@@ -535,6 +534,8 @@ class Translator:
             out.code = f"to_f16({a.code})"
         elif dtype == "float64":
             out.code = f"to_f64({a.code})"
+        elif dtype in lanes.SMALL_FLOATS:
+            out.code = f"to_small({a.code}, {dtype!r})"
         elif is_float(a.dtype):
             bits, signed = int_info(dtype)
             out.code = f"to_int({a.code}, {bits}, {signed})"
@@ -788,7 +789,7 @@ class Translator:
     def to_bits(self, a: Val) -> Val:
         """The bit pattern as an unsigned integer of the same width."""
         if is_float(a.dtype):
-            return Val(f"float_bits({a.code}, {a.dtype!r})", "uint" + a.dtype[5:], a.kind, a.lane)
+            return Val(f"float_bits({a.code}, {a.dtype!r})", f"uint{itemsize(a.dtype) * 8}", a.kind, a.lane)
         bits, signed = int_info(a.dtype)
         if signed:
             return Val(f"wrap_int({a.code}, {bits}, False)", f"uint{bits}", a.kind, a.lane)

@@ -24,7 +24,7 @@ def cast_float32x2_float16x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None
 @instruction("device:tvm_builtin_cast_float32x2_bfloat16x2")
 def cast_float32x2_bfloat16x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
     """Two float32 registers to a bfloat162 (``__float22bfloat162_rn``), round to nearest even."""
-    dst.write("uint16", src.read("float32", 2).astype(ml_dtypes.bfloat16).view(np.uint16))
+    dst.write("bfloat16", src.read("float32", 2).astype(ml_dtypes.bfloat16))
 
 
 @instruction("device:tvm_builtin_cast_float16x2_float32x2")
@@ -36,4 +36,4 @@ def cast_float16x2_float32x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None
 @instruction("device:tvm_builtin_cast_bfloat16x2_float32x2")
 def cast_bfloat16x2_float32x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
     """A bfloat162 to two float32 registers (``__bfloat1622float2``)."""
-    dst.write("float32", src.read("uint16", 2).view(ml_dtypes.bfloat16).astype(np.float32))
+    dst.write("float32", src.read("bfloat16", 2).astype(np.float32))

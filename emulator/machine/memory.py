@@ -103,7 +103,7 @@ class GlobalMemory:
 def to_lanes(raw: Any, dtype: str) -> Any:
     """NumPy storage values in the representation of :mod:`emulator.lanes`."""
     kind = raw.dtype.kind
-    if kind == "f":
+    if kind == "f" or dtype in lanes.SMALL_FLOATS:
         return raw
     if isinstance(raw, np.ndarray) and raw.ndim:
         if raw.dtype == np.uint64 or kind in "bV":
@@ -120,7 +120,7 @@ def from_lanes(value: Any, dtype: np.dtype) -> Any:
         bits = dtype.itemsize * 8
         v = int(value) & ((1 << bits) - 1)
         return v - (1 << bits) if dtype.kind == "i" and v >> (bits - 1) else v
-    if dtype.kind == "V":
+    if dtype.kind == "V" and dtype.type is np.void:
         return np.frombuffer(int(value).to_bytes(dtype.itemsize, "little"), dtype=dtype)[0]
     return value
 
