@@ -7,4 +7,4 @@ __all__ = ["REGISTRY", "Instruction", "Mods", "instruction", "load_all"]
 
 def load_all() -> None:
     """Import every instruction module so that it registers itself."""
-    from emulator.instructions import arithmetic, barrier, cp_async_bulk, device_functions, fence, ld_st, mbarrier, tcgen05, warp  # noqa: F401
+    from emulator.instructions import arithmetic, barrier, cluster, cp_async_bulk, device_functions, fence, ld_st, mbarrier, tcgen05, warp  # noqa: F401
