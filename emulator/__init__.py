@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from emulator.errors import DeviceFault, EmulatorError, LaunchError, LoweringError, UnsupportedInstruction
     from emulator.explore import Exploration, explore
     from emulator.run import Kernel, Run, compile, run
+    from emulator.translate import Operation
 
 _HOME = {
     "Finding": "checks.findings",
@@ -26,6 +27,7 @@ _HOME = {
     "LoweringError": "errors",
     "UnsupportedInstruction": "errors",
     "Kernel": "run",
+    "Operation": "translate",
     "Run": "run",
     "compile": "run",
     "run": "run",
@@ -33,7 +35,7 @@ _HOME = {
     "explore": "explore",
 }
 __all__ = [
-    "DeviceFault", "EmulatorError", "Exploration", "Finding", "Kernel", "LaunchError", "LoweringError", "Run", "SourceLocation",
+    "DeviceFault", "EmulatorError", "Exploration", "Finding", "Kernel", "LaunchError", "LoweringError", "Operation", "Run", "SourceLocation",
     "UnsupportedInstruction", "compile", "explore", "run",
 ]  # fmt: skip
 

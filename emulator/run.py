@@ -16,7 +16,7 @@ from emulator.lowering import Lowered, lower
 from emulator.machine.address import SMEM_LIMIT
 from emulator.machine.memory import GlobalMemory
 from emulator.scheduler import Machine, NeedsFinerStrands
-from emulator.translate import Program, translate
+from emulator.translate import Operation, Program, translate
 
 instructions.load_all()
 
@@ -57,6 +57,14 @@ class Kernel:
     arch: str
     last_launches: list[Launch] = field(default_factory=list)
     tmem_columns: int = 0
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """Where the kernel touches memory, uses the tensor core or synchronises: line, instruction, buffer names.
+
+        In program order; one entry per line and instruction.
+        """
+        return tuple(op for program in self.programs.values() for op in program.operations)
 
     @property
     def resources(self) -> dict[str, Any]:

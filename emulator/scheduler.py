@@ -433,14 +433,14 @@ class Machine:
     def check_exit(self, cta: Cta) -> None:
         """What a CTA must not leave behind."""
         if cta.has_tmem and cta.tmem.allocations:
-            for base, (columns, site) in cta.tmem.allocations.items():
+            for base, (columns, site, name) in cta.tmem.allocations.items():
                 where = self.location(site)
                 self.log.add(
                     Finding(
                         "tmem.leak", "error",
                         f"the CTA exits with {columns} TMEM columns (from column {base}) still allocated",
                         "the warp that allocated them must execute tcgen05.dealloc before the kernel ends; otherwise the next CTA on this SM hangs",
-                        (where,) if where else (), (), cta.linear, (), (), {"columns": columns, "base": base},
+                        (where,) if where else (), (name,), cta.linear, (), (), {"columns": columns, "base": base},
                     )
                 )  # fmt: skip
             cta.tmem.allocations.clear()

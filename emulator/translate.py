@@ -108,6 +108,15 @@ class Tmem:
     name: str
 
 
+@dataclass(frozen=True)
+class Operation:
+    """A place of the program that touches memory or synchronises: the learner's line, the instruction, its buffers."""
+
+    location: SourceLocation
+    instruction: str
+    names: tuple[str, ...]
+
+
 @dataclass
 class Program:
     """The translated kernel.
@@ -131,6 +140,7 @@ class Program:
     static_smem: int
     uses: set[str]
     stored_maps: set[str]
+    operations: tuple[Operation, ...]
 
 
 def itemsize(dtype: str) -> int:
@@ -204,6 +214,9 @@ class Translator:
         self.loop_depth: list[str] = []
         self.operand_kind = U  # how the operands of the current instruction may vary
         self.stored_maps: set[str] = set()
+        self.operations: dict[tuple[SourceLocation, str], dict[str, None]] = {}
+        self.touched: dict[str, None] = {}
+        self.derived: dict[str, dict[str, None]] = {}  # pointer or descriptor variable -> buffers it points into
 
     # ------------------------------------------------------------------------------------------ small helpers
 
@@ -220,6 +233,11 @@ class Translator:
         name = f"K{len(self.consts)}_{base}"
         self.consts[name] = value
         return name
+
+    def note(self, op: str | None) -> None:
+        """Remember that the current statement executes ``op`` on the buffers it named."""
+        if op is not None and self.location is not None:
+            self.operations.setdefault((self.location, op), {}).update(self.touched)
 
     def unsupported(self, what: str, why: str = "") -> UnsupportedInstruction:
         return UnsupportedInstruction(what, self.location, why)
@@ -327,6 +345,8 @@ class Translator:
     def read(self, info: Scalar) -> Val:
         """Read a Python-variable-backed value in the current mode."""
         name, kind = info.name, info.kind
+        if name in self.derived:
+            self.touched.update(self.derived[name])
         if self.scalar is not None and info.region != self.scalar.id:
             name = self.scalar.capture(info)
             return Val(name, info.dtype, U, False, True, None, info.elem)
@@ -583,8 +603,13 @@ class Translator:
 
     # ------------------------------------------------------------------------------------------ memory
 
+    def touch(self, var: Any, info: Any) -> None:
+        if isinstance(info, (Shared, Global)) and str(var.name):
+            self.touched[str(var.name)] = None
+
     def x_TensorLoad(self, e: Any) -> Val:
         info = self.lookup(e.source)
+        self.touch(e.source, info)
         if isinstance(info, Scalar):
             return self.read(info)
         if len(e.indices) != 1:
@@ -603,10 +628,12 @@ class Translator:
             self.uses.add("shared")
             address = f"({info.base} + {index.code} * {itemsize(info.dtype)})"
             fn = "ld_generic" if info.generic else "ld_shared"
+            self.note("ld.shared")
             return Val(f"{fn}({self.t}, {info.dtype!r}, {address})", info.dtype, max(index.kind, info.kind), index.lane)
         if isinstance(info, Global):
             pointer = self.pointer_code(info)
             address = f"({pointer} + {index.code} * {itemsize(info.dtype)})"
+            self.note("ld.global")
             return Val(f"ld_global({self.t}, {info.dtype!r}, {address})", info.dtype, max(index.kind, info.kind), index.lane)
         raise self.unsupported("load", f"from {type(info).__name__}")
 
@@ -676,6 +703,7 @@ class Translator:
         else:
             raise self.unsupported("store", f"to {type(info).__name__}")
         code = value.code
+        self.note(fn.replace("_", "."))
         self.emit(f"{self.t}.site = {self.site}")
         self.emit(f"{fn}({self.t}, {info.dtype!r}, {address}, {code})")
 
@@ -750,6 +778,7 @@ class Translator:
         if type(load).__name__ == "Var":
             return self.x_Var(load)
         info = self.lookup(load.source)
+        self.touch(load.source, info)
         if isinstance(info, Scalar):
             if info.dtype in ("tensormap", "handle"):
                 return self.read(info)
@@ -898,6 +927,7 @@ class Translator:
         if entry.blocking:
             call = f"(yield from {call})"
         self.emit(f"{self.t}.site = {self.site}")
+        self.note(entry.counter)
         if entry.counter:
             self.emit(f"{self.t}.count_op({entry.counter!r})")
         if entry.collective:
@@ -971,6 +1001,7 @@ class Translator:
         self.emit(f"{self.t}.site = {self.site}")
         if "aligned" in tokens and self.scalar is None and self.mask is not None and not entry.name.startswith("tirx.ptx.bar"):
             self.emit(f"{self.t}.require_whole_warps({entry.counter or entry.name.removeprefix('tirx.ptx.')!r})")
+        self.note(entry.counter or self.memory_op(entry.name, tokens))
         if entry.counter:
             self.emit(f"{self.t}.count_op({entry.counter!r})")
         call = f"{fn}({', '.join([self.t, *sources])})"
@@ -984,6 +1015,17 @@ class Translator:
             return entry.bind(mods)
         except UnsupportedInstruction as error:
             raise UnsupportedInstruction(error.op, error.location or self.location, error.why) from None
+
+    @staticmethod
+    def memory_op(name: str, tokens: tuple[str, ...]) -> str | None:
+        """``ld.shared`` and the like for PTX loads and stores, ``tcgen05.wait::ld`` for waits, None for arithmetic."""
+        base = name.removeprefix("tirx.ptx.")
+        if base == "tcgen05_wait":
+            return f"tcgen05.{tokens[0]}"
+        if base.split("_")[0] not in ("ld", "st"):
+            return None
+        space = next((tok.split("::")[0] for tok in tokens if tok.startswith(("shared", "global"))), "generic")
+        return f"{base.split('_')[0]}.{space}"
 
     def ptx_type(self, slot: Any, mod_map: dict[str, str]) -> str:
         """PTX type of an operand's register ("" when it has none, such as an address)."""
@@ -1104,6 +1146,8 @@ class Translator:
         """Assign through an lvalue ``TensorLoad``."""
         info = self.lookup(load.source)
         if isinstance(info, Scalar):
+            if self.touched and info.dtype in ("handle", "uint64"):
+                self.derived[info.name] = dict(self.touched)
             self.assign(info, value)
             return
         index = self.expr(load.indices[0])
@@ -1122,6 +1166,7 @@ class Translator:
             raise self.unsupported(f"statement {type(s).__name__}")
         saved = self.location
         if not isinstance(s, tvm.tirx.SeqStmt):
+            self.touched = {}
             self.set_site(getattr(s, "span", None), "")
         method(s)
         self.location = saved
@@ -1170,6 +1215,8 @@ class Translator:
         region = self.scalar.id if self.scalar is not None else 0
         dtype = self.dtype_of(s.var)
         elem = value.elem
+        if self.touched and dtype in ("handle", "uint64", "uint32"):
+            self.derived[name] = dict(self.touched)
         if type(s.var.ty).__name__ == "PointerType":
             dtype, elem = "handle", str(s.var.ty.element_type)
         self.env[s.var] = Scalar(name, dtype, U if self.scalar else value.kind, value.lane, self.depth, region, elem)
@@ -1261,6 +1308,8 @@ class Translator:
     def s_BufferStore(self, s: Any) -> None:
         info = self.lookup(s.buffer)
         value = self.expr(s.value)
+        self.touched = {}
+        self.touch(s.buffer, info)
         if isinstance(info, Scalar):
             self.assign(info, value)
             return
@@ -1530,7 +1579,7 @@ class Translator:
         role_key = self.build_role_key(namespace, [name for name, _ in params])
         return Program(
             source, namespace["main"], self.sites, line_sites, role_key, params, self.smem_access, self.static_smem, self.uses,
-            self.stored_maps,
+            self.stored_maps, tuple(Operation(loc, op, tuple(names)) for (loc, op), names in self.operations.items()),
         )
 
     def build_role_key(self, namespace: dict[str, Any], params: list[str]) -> Callable[..., Any] | None:

@@ -77,21 +77,21 @@ def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generat
         if tm.relinquished:
             raise DeviceFault("tmem.alloc-after-relinquish", "tcgen05.alloc after this CTA gave up its right to allocate", "allocate before tcgen05.relinquish_alloc_permit", site=t.site)
         if tm.find(columns) is None and tm.allocations:
-            already = sum(n for n, _ in tm.allocations.values())
+            already = sum(n for n, _, _ in tm.allocations.values())
             cta.machine.report(
                 "tmem.exhausted", "error",
                 f"tcgen05.alloc of {columns} columns while this CTA already holds {already} of 512",
                 "exactly one warp of the CTA must execute tcgen05.alloc, once",
-                t, sites=tuple(s for _, s in tm.allocations.values()),
+                t, sites=tuple(s for _, s, _ in tm.allocations.values()),
             )  # fmt: skip
         while tm.find(columns) is None:
             yield AllocationWait([tm], columns, t.site, t.active_warps())
         base = tm.find(columns)
         assert base is not None
-        tm.allocations[base] = (columns, t.site)
-        held = sum(n for n, _ in tm.allocations.values())
-        cta.machine.tmem_columns = max(cta.machine.tmem_columns, held)
         target, offset = cta.cluster.resolve(int(addr), "tcgen05.alloc")
+        tm.allocations[base] = (columns, t.site, target.name_of_shared(offset))
+        held = sum(n for n, _, _ in tm.allocations.values())
+        cta.machine.tmem_columns = max(cta.machine.tmem_columns, held)
         target.check_shared(offset, offset + 4, "tcgen05.alloc")
         hb = cta.cluster.hb
         if hb is not None:
@@ -110,7 +110,7 @@ def tcgen05_dealloc(mods: Mods, t: Threads, address: Any, columns: Any) -> None:
         _check_columns(t, n, "tcgen05.dealloc")
         held = cta.tmem.allocations.get(base)
         if held is None or held[0] != n:
-            have = ", ".join(f"{c} columns from {b}" for b, (c, _) in cta.tmem.allocations.items()) or "nothing"
+            have = ", ".join(f"{c} columns from {b}" for b, (c, _, _) in cta.tmem.allocations.items()) or "nothing"
             raise DeviceFault("tmem.bad-dealloc", f"tcgen05.dealloc of {n} columns from column {base}, but the CTA holds {have}", "free exactly what tcgen05.alloc returned, once, with the same number of columns", site=t.site)
         del cta.tmem.allocations[base]
         cta.tmem.freed.append((base, n, t.site))
@@ -127,7 +127,7 @@ def tcgen05_relinquish(mods: Mods, t: Threads) -> None:
 def _check_tmem(t: Threads, cta: Cta, first: int, count: int, what: str) -> None:
     if first + count <= TMEM_COLUMNS and cta.tmem.allocated(first, first + count):
         return
-    have = ", ".join(f"[{b}, {b + c})" for b, (c, _) in cta.tmem.allocations.items()) or "none"
+    have = ", ".join(f"[{b}, {b + c})" for b, (c, _, _) in cta.tmem.allocations.items()) or "none"
     for base, columns, site in reversed(cta.tmem.freed):
         if base < first + count and first < base + columns:
             where = cta.machine.location(site)

@@ -40,14 +40,14 @@ class TensorMemory:
     def __init__(self) -> None:
         self.cells = np.full((TMEM_LANES, TMEM_COLUMNS), 0xFFFFFFFF, dtype=np.uint32)
         self.f32 = self.cells.view(np.float32)
-        self.allocations: dict[int, tuple[int, int]] = {}  # base -> (columns, site)
+        self.allocations: dict[int, tuple[int, int, str]] = {}  # base -> (columns, site, name of the SMEM slot)
         self.relinquished = False
         self.freed: list[tuple[int, int, int]] = []  # (base, columns, site of tcgen05.dealloc)
 
     def find(self, columns: int) -> int | None:
         """First free base for ``columns`` (aligned to its size), None when it does not fit now."""
         for base in range(0, TMEM_COLUMNS - columns + 1, columns):
-            if all(base + columns <= b or b + n <= base for b, (n, _) in self.allocations.items()):
+            if all(base + columns <= b or b + n <= base for b, (n, _, _) in self.allocations.items()):
                 return base
         return None
 
@@ -55,7 +55,7 @@ class TensorMemory:
         """Whether columns [first, last) lie inside allocations."""
         column = first
         while column < last:
-            for base, (n, _) in self.allocations.items():
+            for base, (n, _, _) in self.allocations.items():
                 if base <= column < base + n:
                     column = base + n
                     break
