@@ -1,6 +1,6 @@
 # mutant: the first MMA accumulates onto whatever TMEM held before
 # check: correctness
-# finding: uninitialised
+# finding: uninitialised.tmem
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

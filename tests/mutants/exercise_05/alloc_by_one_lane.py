@@ -1,6 +1,6 @@
 # mutant: one elected lane runs tcgen05.alloc, which needs the whole warp
 # check: synchronization
-# finding: aligned
+# finding: warp.divergent
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: warps 0 and 1 both allocate TMEM and overwrite each other's address
 # check: synchronization
-# finding: race
+# finding: race.smem.write-write
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: B is copied into the place of A, and B_smem stays unwritten
 # check: correctness
-# finding: uninitialised
+# finding: uninitialised.smem
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

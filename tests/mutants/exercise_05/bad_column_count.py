@@ -1,6 +1,6 @@
 # mutant: 96 TMEM columns are requested; only powers of two from 32 to 512 exist
 # check: synchronization
-# finding: tmem-alloc
+# finding: tmem.bad-size
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

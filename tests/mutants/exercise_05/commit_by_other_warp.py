@@ -1,6 +1,6 @@
 # mutant: warp 1 commits, but a commit only tracks the MMAs of its own thread
 # check: synchronization
-# finding: race
+# finding: race.tmem.write-read
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: warp 0 frees the TMEM columns while other warps may still read them
 # check: synchronization
-# finding: race
+# finding: tmem.freed
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: the copy of B stops one chunk of K short
 # check: correctness
-# finding: uninitialised
+# finding: uninitialised.smem
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: all 32 lanes of warp 0 issue the MMA and the commit
 # check: synchronization
-# finding: mma-many-threads
+# finding: race.tmem.many-issuers
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

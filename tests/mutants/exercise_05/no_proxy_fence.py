@@ -1,6 +1,6 @@
 # mutant: the tiles are written through the generic proxy and never fenced for the async proxy
 # check: synchronization
-# finding: proxy-fence
+# finding: proxy.missing-fence
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

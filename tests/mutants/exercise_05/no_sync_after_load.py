@@ -1,6 +1,6 @@
 # mutant: the MMA is issued while other threads still copy A and B
 # check: synchronization
-# finding: race
+# finding: race.smem.write-read
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: threads use the TMEM address and the mbarrier before warp 0 has set them up
 # check: synchronization
-# finding: race
+# finding: race.smem.write-read
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

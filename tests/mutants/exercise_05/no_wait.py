@@ -1,6 +1,6 @@
 # mutant: the threads read TMEM without waiting for the MMA
 # check: synchronization
-# finding: race
+# finding: race.tmem.write-read
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: only warp 0 fences; the writes of warps 1 to 3 stay in the generic proxy
 # check: synchronization
-# finding: proxy-fence
+# finding: proxy.missing-fence
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: TMEM is read before the wait instead of after it
 # check: synchronization
-# finding: race
+# finding: race.tmem.write-read
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: the TMEM columns are never freed
 # check: mechanism
-# finding: tmem-leak
+# finding: tmem.leak
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

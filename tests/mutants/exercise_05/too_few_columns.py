@@ -1,6 +1,6 @@
 # mutant: 64 TMEM columns are allocated for an accumulator of 128
 # check: synchronization
-# finding: tmem-bounds
+# finding: tmem.not-allocated
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

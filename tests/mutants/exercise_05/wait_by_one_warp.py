@@ -1,6 +1,6 @@
 # mutant: only warp 0 waits for the MMA; warps 1 to 3 read TMEM at once
 # check: synchronization
-# finding: race
+# finding: race.tmem.write-read
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane

@@ -1,6 +1,6 @@
 # mutant: every warp reads the TMEM lanes of its neighbour
 # check: synchronization
-# finding: tmem-lanes
+# finding: tmem.wrong-lanes
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane
