@@ -116,10 +116,9 @@ class Event:
 
     def site_at(self, shadow: Shadow, granule: int) -> int:
         """The latest statement of this event that touched a granule."""
-        log = self.log if self.log is not None else []
-        for site, where, rows, log2 in reversed(log):
+        for site, where, rows, log2 in reversed(self.log if self.log is not None else []):
             if where is shadow and bool((rows == granule >> log2).any()):
-                return site
+                return int(site)
         return self.site
 
 
@@ -133,17 +132,19 @@ class BarrierOrder:
     Attributes:
         cta, offset: CTA rank in the cluster and byte offset of the object.
         col: its clock column; its time is ``completed``, the number of completed phases.
-        pending: clock that the arrivals so far have released (cumulative over phases).
+        pending: clock of the arrivals so far, and of the copies that signal it (cumulative over phases).
         history: clock that a wait for completed phase ``n`` acquires, the most recent phases only.
         init_warp, init_epoch, fence_epoch: its initializer, when, and that warp's next fence (-1: none).
         visible, async_visible: warps whose (asynchronous) uses were checked against the init, as bits.
         arriver: the only warp that arrived in this phase, -1 nobody yet, -2 several or a commit.
-        arrive_sites: latest arrive statement of each warp.
+        arrive_sites: latest arrive statement of each warp. last_site: of anybody, commits included.
+        waits: per warp (completed phases that its latest wait proved, its time then, statement).
     """
 
     __slots__ = (
         "arrive_sites", "arriver", "async_visible", "cl", "col", "completed", "cta", "fence_epoch", "foreign",
-        "history", "init_epoch", "init_site", "init_warp", "offset", "pending", "visible",
+        "history", "init_epoch", "init_site", "init_warp", "last_site", "offset", "pending", "visible",
+        "waits",
     )  # fmt: skip
 
     def __init__(
@@ -165,6 +166,8 @@ class BarrierOrder:
         self.foreign: dict[Any, Clock] | None = None
         self.arriver = -1
         self.arrive_sites: dict[int, int] = {}
+        self.last_site = site
+        self.waits: dict[int, tuple[int, int, int]] = {}
 
 
 class Queue:

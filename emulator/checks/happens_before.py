@@ -367,12 +367,14 @@ class ClusterOrder:
         self._use_barrier(w, bar, site, what, asynchronous=True)
         kind = kind_of(what, "async", "mbarrier")
         event = Event(self, bar.col, bar.completed + 1, w, self.now[w].item(w), kind, site, bar)
+        bar.pending = joined(bar.pending, self.rows[w])  # the copy, and so the phase, comes after its issue
         for buf, region in reads:
             self._global(buf, region, event, False)
         for cta, region in smem_reads:
             self._shared(cta, region, event, False)
         for cta, region in writes:
             self._shared(cta, region, event, True)
+        self._tick(w)
 
     def _shared(self, cta: int, region: Region, event: Event, write: bool) -> None:
         self.checker.region(self.smem[cta], region, event, write)
@@ -474,6 +476,7 @@ class ClusterOrder:
         for bar in bars:
             self._use_barrier(w, bar, site, "tcgen05.commit", asynchronous=True)
             queue.commits.append((batch, bar, bar.completed))
+            bar.last_site = site
             if not deferred:
                 self.commit_landed(carried, bar, w)
         self._tick(w)
@@ -642,11 +645,17 @@ class ClusterOrder:
                 self._tick(w)
             bar.arriver = w if bar.arriver in (-1, w) else -2
             bar.arrive_sites[w] = site
+        bar.last_site = site
 
     def mbarrier_complete(self, bar: BarrierOrder) -> None:
         """The current phase of ``bar`` is complete."""
         bar.completed += 1
         n = bar.completed
+        if bar.waits:
+            released = bar.pending[ORDER]
+            for w, (proven, epoch, site) in bar.waits.items():
+                if proven == n - 1 and released.item(w) < epoch:
+                    self.detector.reporter.phase_overrun(self, bar, w, site)
         bar.pending[:, bar.col] = n
         bar.history[n] = bar.pending.copy()
         bar.history.pop(n - _HISTORY, None)
@@ -678,6 +687,7 @@ class ClusterOrder:
             if acquired is None:
                 acquired = bar.history[min(bar.history)]
             join(self.rows[w], acquired)
+            bar.waits[w] = (known + 1, self.now[w].item(w), site)
             if bar.foreign is not None:
                 self.grid.learn(w, bar.foreign)
 
@@ -820,6 +830,8 @@ class ClusterOrder:
             if self._alive[cta] == 0:
                 known = self._exit_clock[cta][ORDER]
                 for col, event in self._in_flight[cta].items():
+                    if (self, col) in self.detector.reporter.reported:
+                        continue  # a race with it says more
                     if col >= len(known) or known.item(col) < event.epoch:
                         self.detector.reporter.pending_at_exit(self, cta, event, site)
 

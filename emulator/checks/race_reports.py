@@ -13,7 +13,7 @@ from emulator.checks.shadow import Shadow
 if TYPE_CHECKING:
     from emulator.checks.happens_before import ClusterOrder
 
-_REPEATS = 4  # reports of one pair of statements that are spelled out (their buffers may differ)
+_REPEATS = 32  # reports of one pair of statements that are spelled out (their buffers may differ)
 
 _CHECK_PHASE = " Check its initial phase and when it flips."
 _SPACE = {"smem": "SMEM", "tmem": "TMEM", "gmem": "global memory"}
@@ -57,6 +57,9 @@ class Reporter:
         self.sites = sites
         self.name_of = name_of
         self.uninitialised = uninitialised
+        self.reported: set[tuple[ClusterOrder, int]] = (
+            set()
+        )  # (cluster, column) of asynchronous accesses in a race
         self._seen: dict[tuple[Any, ...], int] = {}
 
     def wants(self, relation: str, earlier: Event, later: Event, site: int, space: str) -> bool:
@@ -100,6 +103,7 @@ class Reporter:
         else:
             message = f"{_upper(second)} and {first} both write {place}, and nothing orders the two writes."
         missing, fix, barrier = self._missing_order(c)
+        self.reported.add((earlier.cl, earlier.col))
         self._add(c, f"race.{c.shadow.kind}.{c.relation}", "race", message, fix, (name, barrier), missing)
 
     def _missing_tmem_wait(self, c: Conflict) -> None:
@@ -357,6 +361,22 @@ class Reporter:
         )
         data = {"missing": "mbarrier wait", "completed": bar.completed, "seen": known, "parity": parity}
         self._plain("mbarrier.stale-phase", "race", message, fix, (site,), (name,), cl, w, data)
+
+    def phase_overrun(self, cl: ClusterOrder, bar: BarrierOrder, w: int, site: int) -> None:
+        """A phase completes that nothing holds back until a warp has seen the phase before it."""
+        name = self.barrier_name(bar)
+        message = (
+            f"Phase {bar.completed - 1} of mbarrier {name} can complete before {self._warp(w, cl)} has "
+            f"waited for phase {bar.completed - 2}{self._at(site)}: its wait would then hang or take the "
+            "wrong phase."
+        )
+        fix = (
+            "Arrive (or commit) once per round, and for the next phase only after everybody who waits for "
+            "the current one has signalled that, or make the arrival count cover all arrivals of a round."
+        )
+        data = {"missing": "barrier", "phase": bar.completed - 1}
+        sites = (bar.last_site, site)
+        self._plain("mbarrier.phase-overrun", "race", message, fix, sites, (name,), cl, w, data)
 
     def never_waited_ld(self, cl: ClusterOrder, w: int, site: int) -> None:
         """A warp exits with tcgen05.ld results it never waited for."""

@@ -360,6 +360,29 @@ def test_remote_use_needs_a_cluster_barrier_after_the_init() -> None:
     assert b.only().data["missing"] == "cluster_sync"
 
 
+def test_a_second_commit_of_a_round_overruns_the_waiters() -> None:
+    def run(commits: int, sync: bool) -> Bench:
+        b = Bench()
+        b.fill()
+        bar = b.barrier()
+        b.cl.mma(0, 10, [(0, TILE)], (), [(0, TmemBlock(0, 64))], accumulate=False)
+        b.cl.tcgen05_commit(0, [bar], 11)
+        b.cl.mbarrier_complete(bar)
+        b.cl.mbarrier_wait(ALL, bar, 0, 12)
+        if sync:
+            b.cl.cta_sync(0)
+        for _ in range(commits - 1):
+            b.cl.tcgen05_commit(0, [bar], 13)
+            b.cl.mbarrier_complete(bar)
+        return b
+
+    run(1, False).clean()
+    run(2, True).clean()
+    f = run(2, False).only()
+    assert f.code == "mbarrier.phase-overrun" and f.names == ("bar0",)
+    assert [x.line for x in f.locations] == [13, 12] and f.data["phase"] == 1
+
+
 def test_the_only_arriver_knows_that_its_phase_is_complete() -> None:
     b = Bench()
     first, second = b.barrier(0), b.barrier(1)
