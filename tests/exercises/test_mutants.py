@@ -10,12 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import yaml
+
+import emulator
+from autograder.course import Course, Exercise, load_course
+from autograder.grade import Settings, grade
+from autograder.submission import read_submission
 
 COURSE = Path(__file__).resolve().parents[2]
 MOST_CHANGED_LINES = 12
 REWRITTEN = {"no_tensor_core"}  # solves the task by other means, so it is no small change
+# A full grade takes seconds, so only one mutant of each kind goes all the way.
+GRADED = [
+    "accumulate_first",
+    "cast_via_bfloat16",
+    "missing_commit",
+    "no_proxy_fence",
+    "no_tensor_core",
+    "row_major_tiles",
+    "row_off_by_one",
+    "tmem_512",
+    "tmem_leak",
+]
+SCHEDULES = [("late", 0), ("eager", 0), ("random", 1), ("random", 2)]
 MUTANTS = sorted((COURSE / "tests" / "mutants").glob("*/*.py"))
 
 
@@ -49,22 +67,81 @@ def mutant(request: pytest.FixtureRequest) -> Mutant:
     return read(request.param)
 
 
-def block(exercise: str) -> dict[str, Any]:
-    """The exercise's block in course.yaml."""
-    content = yaml.safe_load((COURSE / "course.yaml").read_text(encoding="utf-8"))
-    return next(e for e in content["exercises"] if e["id"] == exercise)
+@pytest.fixture(scope="module")
+def settings() -> Course:
+    """course.yaml."""
+    return load_course(COURSE)
+
+
+def tensors(exercise: Exercise) -> list[np.ndarray]:
+    """Random inputs and outputs full of NaN, as the exercise declares them."""
+    rng = np.random.default_rng(5)
+    arrays = []
+    for tensor in exercise.tensors:
+        shape = [exercise.builder.params.get(size, size) for size in tensor.shape]
+        values = rng.standard_normal(shape) if tensor.role == "input" else np.full(shape, np.nan)
+        arrays.append(values.astype(tensor.dtype))
+    return arrays
 
 
 def test_there_are_enough() -> None:
     assert len([p for p in MUTANTS if p.parent.name == "exercise_05"]) >= 14
 
 
-def test_mutant_is_the_solution_with_one_mistake(mutant: Mutant, solution_cell: Callable[[str], str]) -> None:
+def test_mutant_is_the_solution_with_one_mistake(
+    mutant: Mutant, settings: Course, solution_cell: Callable[[str], str]
+) -> None:
     """Comments and layout aside, a mutant differs in a few lines, so it cannot fall behind the solution."""
-    assert mutant.check in {check["id"] for check in block(mutant.exercise)["checks"]}
+    assert mutant.check in {check.id for check in settings.find(mutant.exercise).checks}
     if mutant.path.stem in REWRITTEN:
         return
     solution = ast.unparse(ast.parse(solution_cell(mutant.exercise))).split("\n")
     changed = ast.unparse(ast.parse(mutant.path.read_text(encoding="utf-8"))).split("\n")
     difference = [line for line in difflib.ndiff(solution, changed) if line[:1] in "+-"]
     assert 1 <= len(difference) <= MOST_CHANGED_LINES
+
+
+def test_emulator_finds_the_mistake(mutant: Mutant, settings: Course, build: Callable[..., Any]) -> None:
+    """The promised finding comes in one of a few schedules and names the marked line."""
+    exercise = settings.find(mutant.exercise)
+    prim_func = build(mutant.path, exercise.builder.params)
+    if mutant.check == "build":
+        with pytest.raises(emulator.LoweringError) as rejected:
+            emulator.compile(prim_func, arch=exercise.arch)
+        assert rejected.value.location is not None and rejected.value.location.line == mutant.line
+        return
+    kernel = emulator.compile(prim_func, arch=exercise.arch)
+    found: dict[str, set[int]] = {}
+    for schedule, seed in SCHEDULES:
+        run = kernel.run(*tensors(exercise), schedule=schedule, seed=seed)
+        for finding in run.findings:
+            if finding.strength in ("error", "race"):
+                lines = {location.line for location in finding.locations}
+                found.setdefault(finding.code, set()).update(lines)
+    if mutant.finding is None:
+        assert found == {}, "the header promises no finding"
+    else:
+        assert mutant.finding in found
+        assert mutant.line in found[mutant.finding]
+
+
+@pytest.mark.parametrize("name", GRADED)
+def test_grade_takes_the_points(name: str, settings: Course) -> None:
+    """The right check loses points, the fault is the learner's, and a finding's line is in the report."""
+    mutant = read(COURSE / "tests" / "mutants" / "exercise_05" / f"{name}.py")
+    exercise = settings.find(mutant.exercise)
+    report = grade(exercise, read_submission(mutant.path, exercise), settings.limits, Settings(seed=1))
+    check = next(check for check in report.checks if check.id == mutant.check)
+    assert check.points < check.max_points
+    assert check.verdict in ("fail", "partial") and check.fault in (None, "your code")
+    assert all(other.verdict != "error" for other in report.checks)
+    assert check.summary and len(check.evidence) >= 1
+    if mutant.finding is not None or mutant.check == "build":
+        text = report.model_dump_json()
+        named = {int(number) for number in re.findall(r'"line":(\d+)', text)}
+        assert mutant.line in named
+
+
+def test_some_mutants_of_each_check_are_graded() -> None:
+    graded = {read(path).check for path in MUTANTS if path.stem in GRADED}
+    assert graded == {read(path).check for path in MUTANTS}

@@ -57,7 +57,13 @@ def build_kernel(M, N, K):
         if warp == 0:
             if T.cuda.elect_sync():
                 Tx.gemm_async(  # <- here
-                    acc[:, :], A_smem[:, :], B_smem[:, :], transB=True, accum=False, dispatch="tcgen05", cta_group=1
+                    acc[:, :],
+                    A_smem[:, :],
+                    B_smem[:, :],
+                    transB=True,
+                    accum=False,
+                    dispatch="tcgen05",
+                    cta_group=1,
                 )
                 T.ptx["tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64"](
                     mma_done.ptr_to([0])

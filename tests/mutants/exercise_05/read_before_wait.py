@@ -63,7 +63,6 @@ def build_kernel(M, N, K):
                     mma_done.ptr_to([0])
                 )
 
-
         # Registers: each thread holds one row of the tile.
         acc_regs = T.alloc_tcgen05_ldst_frag("32x32b", (M, N), "float32")
         out_regs = T.alloc_local((N,), "float16")
