@@ -514,9 +514,14 @@ class ClusterOrder:
         kind = kind_of(what, "async", via)
         shadow = self.tmem[cta]
         half, halves = ((lane0 or 0) % 32) >> 4, 2 if n_lanes > 16 else 1
-        for w in lanes.warps if isinstance(lanes, Lanes) else lanes:
-            event = self._queue(via, w).issue(self, w, kind, site)
-            view = shadow.quarter(w % self.warps_per_cta % 4, column, columns, half, halves)
+        warps = lanes.warps if isinstance(lanes, Lanes) else tuple(lanes)
+        events = [self._queue(via, w).issue(self, w, kind, site) for w in warps]
+        quarters = [w % self.warps_per_cta % 4 for w in warps]
+        if quarters == [0, 1, 2, 3] and halves == 2:
+            self.checker.quarters(shadow, shadow.block(TmemBlock(column, columns)), events, write)
+            return
+        for quarter, event in zip(quarters, events, strict=True):
+            view = shadow.quarter(quarter, column, columns, half, halves)
             self.checker.view(shadow, view, event, write)
 
     def tcgen05_wait_ld(self, warps: Sequence[int]) -> None:
