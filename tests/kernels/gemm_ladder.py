@@ -1,7 +1,8 @@
-"""The GEMM ladder: D = A B^T in nine steps, from one tensor-core tile to a cluster kernel with two MMA consumers.
+"""The GEMM ladder: D = A B^T in nine steps, from one tensor-core tile to a cluster with two MMA consumers.
 
-Every builder takes ``M, N, K`` and returns a ``PrimFunc`` over ``A (M, K)``, ``B (N, K)``, ``D (M, N)``, all of ``dtype``
-(float16 or bfloat16) with float32 accumulation.  Each step adds one mechanism to the step before:
+Every builder takes ``M, N, K`` and returns a ``PrimFunc`` over ``A (M, K)``, ``B (N, K)``, ``D (M, N)``,
+all of ``dtype`` (float16 or bfloat16) with float32 accumulation. Each step adds one mechanism to the step
+before:
 
 ====  ===============================  =====================================================================
 step  builder                          what is new
@@ -17,10 +18,11 @@ step  builder                          what is new
 9     :func:`step9_two_consumers`      two MMA warps per pair share one staged B
 ====  ===============================  =====================================================================
 
-The kernels are correct by the letter of the PTX ISA: a proxy fence between generic SMEM writes and asynchronous reads,
-tcgen05 fences around every thread synchronisation that orders TMEM accesses, ``tcgen05.wait::ld`` before a loaded
-register is used, a cluster barrier between ``mbarrier.init`` and the first use by another CTA, and no thread that waits
-for a phase it can be overtaken in: a phase parity is one bit, so a waiter must keep up with the signaller.
+The kernels are correct by the letter of the PTX ISA: a proxy fence between generic SMEM writes and
+asynchronous reads, tcgen05 fences around every thread synchronisation that orders TMEM accesses,
+``tcgen05.wait::ld`` before a loaded register is used, a cluster barrier between ``mbarrier.init`` and the
+first use by another CTA, and no thread that waits for a phase it can be overtaken in: a phase parity is one
+bit, so a waiter must keep up with the signaller.
 """
 
 from __future__ import annotations
@@ -39,8 +41,15 @@ BLK_K = 64  # 128 bytes of float16: one row of the 128-byte swizzle
 EPI_N = 64  # columns that write-back moves at a time: one row of the 128-byte swizzle
 
 
+def _require_multiples(M: int, N: int, K: int, tile_m: int, tile_n: int) -> None:
+    for name, value, unit in (("M", M, tile_m), ("N", N, tile_n), ("K", K, BLK_K)):
+        if value <= 0 or value % unit:
+            raise ValueError(f"{name} = {value} must be a positive multiple of {unit}")
+
+
 def step1_single_tile(M: int = 128, N: int = 128, K: int = 64, *, dtype: str = "float16") -> Any:
-    """One CTA, one tile: M = 128, N = 16 to 256 in steps of 16, K a multiple of 64 that fits SMEM."""
+    """One CTA, one tile: M = 128; N = 32, 64 or 128 (TMEM columns); K a multiple of 64 that fits SMEM."""
+    _require_multiples(M, N, K, BLK_M, 32)
 
     @T.prim_func
     def single_tile(A: T.Buffer((M, K), dtype), B: T.Buffer((N, K), dtype), D: T.Buffer((M, N), dtype)):
@@ -117,6 +126,7 @@ def step3_tile_grid(M: int, N: int, K: int, *, dtype: str = "float16") -> Any:
 
 
 def _k_loop(M: int, N: int, K: int, grid: tuple[int, int], dtype: str) -> Any:
+    _require_multiples(M, N, K, BLK_M, BLK_N)
     M_TILES, N_TILES = grid
     K_TILES = K // BLK_K
 
@@ -170,8 +180,8 @@ def _k_loop(M: int, N: int, K: int, grid: tuple[int, int], dtype: str) -> Any:
                     T.ptx["tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64"](
                         mma_done.ptr_to([0])
                     )
-            # Every thread waits: the MMA must have read SMEM before anyone overwrites it.  No thread can fall two
-            # phases behind, because the next MMA is issued only after a cta_sync that this thread takes part in.
+            # Every thread waits: the MMA must have read SMEM before anyone overwrites it.  No thread can fall
+            # two phases behind: the next MMA is issued only after a cta_sync that this thread takes part in.
             T.cuda.mbarrier_wait(mma_done.ptr_to([0]), phase)
             phase = phase ^ 1
         T.ptx["tcgen05.fence::after_thread_sync"]()
@@ -194,6 +204,7 @@ def _k_loop(M: int, N: int, K: int, grid: tuple[int, int], dtype: str) -> Any:
 
 def step4_tma(M: int, N: int, K: int, *, dtype: str = "float16") -> Any:
     """One CTA per tile; one thread drives TMA loads and MMAs in turn; the tile leaves by TMA store."""
+    _require_multiples(M, N, K, BLK_M, BLK_N)
     K_TILES = K // BLK_K
     TILE_BYTES = (BLK_M + BLK_N) * BLK_K * 2
 
@@ -241,10 +252,16 @@ def step4_tma(M: int, N: int, K: int, *, dtype: str = "float16") -> Any:
                     k0 = T.meta_var(k * BLK_K)
                     loaded.arrive(0, TILE_BYTES)
                     Tx.copy_async(
-                        A_smem[:, :], A[m0 : m0 + BLK_M, k0 : k0 + BLK_K], dispatch="tma_auto", mbar=loaded.ptr_to([0])
+                        A_smem[:, :],
+                        A[m0 : m0 + BLK_M, k0 : k0 + BLK_K],
+                        dispatch="tma_auto",
+                        mbar=loaded.ptr_to([0]),
                     )
                     Tx.copy_async(
-                        B_smem[:, :], B[n0 : n0 + BLK_N, k0 : k0 + BLK_K], dispatch="tma_auto", mbar=loaded.ptr_to([0])
+                        B_smem[:, :],
+                        B[n0 : n0 + BLK_N, k0 : k0 + BLK_K],
+                        dispatch="tma_auto",
+                        mbar=loaded.ptr_to([0]),
                     )
                     loaded.wait(0, phase)
                     Tx.gemm_async(
@@ -280,6 +297,7 @@ def step4_tma(M: int, N: int, K: int, *, dtype: str = "float16") -> Any:
 
 def step5_pipelined(M: int, N: int, K: int, *, stages: int = 4, dtype: str = "float16") -> Any:
     """One CTA per tile; loads run ``stages - 1`` K tiles ahead of the MMA that is being issued."""
+    _require_multiples(M, N, K, BLK_M, BLK_N)
     K_TILES = K // BLK_K
     TILE_BYTES = (BLK_M + BLK_N) * BLK_K * 2
     AHEAD = stages - 1
@@ -298,7 +316,9 @@ def step5_pipelined(M: int, N: int, K: int, *, stages: int = 4, dtype: str = "fl
         tmem_slot = pool.alloc((1,), "uint32")
         full = TMABar(pool, stages)  # stage s holds a K tile
         empty = TCGen05Bar(pool, stages)  # the MMA has read stage s
-        acc_ready = TCGen05Bar(pool, 1)  # the accumulator is complete: the only barrier that all threads wait for
+        acc_ready = TCGen05Bar(
+            pool, 1
+        )  # the accumulator is complete: the only barrier that all threads wait for
         A_smem = pool.alloc_tcgen05_mma_AB((stages, BLK_M, BLK_K), dtype)
         B_smem = pool.alloc_tcgen05_mma_AB((stages, BLK_N, BLK_K), dtype)
         D_smem = pool.alloc_tcgen05_mma_AB((BLK_M, BLK_N), dtype)
@@ -390,7 +410,8 @@ def step5_pipelined(M: int, N: int, K: int, *, stages: int = 4, dtype: str = "fl
 def step6_persistent(
     M: int, N: int, K: int, *, num_ctas: int = 148, stages: int = 4, group: int = 8, dtype: str = "float16"
 ) -> Any:
-    """``num_ctas`` CTAs walk all tiles in groups of ``group`` tile rows; barriers and stages live on across tiles."""
+    """``num_ctas`` CTAs walk all tiles, ``group`` tile rows at a time; barriers and stages outlive a tile."""
+    _require_multiples(M, N, K, BLK_M, BLK_N)
     K_TILES = K // BLK_K
     TILE_BYTES = (BLK_M + BLK_N) * BLK_K * 2
     AHEAD = stages - 1
@@ -422,7 +443,11 @@ def step6_persistent(
         T.cuda.cta_sync()
 
         tiles = ClusterPersistentScheduler2D(
-            "tiles", num_m_tiles=M // BLK_M, num_n_tiles=N // BLK_N, num_clusters=num_ctas, l2_group_size=group
+            "tiles",
+            num_m_tiles=M // BLK_M,
+            num_n_tiles=N // BLK_N,
+            num_clusters=num_ctas,
+            l2_group_size=group,
         )
         m0 = T.meta_var(tiles.m_idx * BLK_M)
         n0 = T.meta_var(tiles.n_idx * BLK_N)
@@ -512,7 +537,7 @@ def step7_warp_specialized(
     group: int = 8,
     dtype: str = "float16",
 ) -> Any:
-    """Three roles that meet only at mbarriers; two accumulators, so that write-back overlaps the next tile's MMAs.
+    """Three roles that meet only at mbarriers; two accumulators let write-back overlap the next tile's MMAs.
 
     ============== ============================= ==================== ==================================
     barrier        completed by                  waited for by        meaning of a completed phase
@@ -523,6 +548,7 @@ def step7_warp_specialized(
     ``acc_empty``  128 write-back threads        the MMA warp         the accumulator has been read
     ============== ============================= ==================== ==================================
     """
+    _require_multiples(M, N, K, BLK_M, blk_n)
     K_TILES = K // BLK_K
     TILE_BYTES = (BLK_M + blk_n) * BLK_K * 2
     STORES = blk_n // EPI_N
@@ -557,7 +583,11 @@ def step7_warp_specialized(
 
         # Every role walks the same tiles in the same order.
         tiles = ClusterPersistentScheduler2D(
-            "tiles", num_m_tiles=M // BLK_M, num_n_tiles=N // blk_n, num_clusters=num_ctas, l2_group_size=group
+            "tiles",
+            num_m_tiles=M // BLK_M,
+            num_n_tiles=N // blk_n,
+            num_clusters=num_ctas,
+            l2_group_size=group,
         )
         m0 = T.meta_var(tiles.m_idx * BLK_M)
         n0 = T.meta_var(tiles.n_idx * blk_n)
@@ -628,7 +658,9 @@ def step7_warp_specialized(
                     Tx.cast(out_regs[:], acc_regs.local(EPI_N)[:])
                     if warp == 0:
                         if T.cuda.elect_sync():
-                            T.ptx["cp.async.bulk.wait_group.read"](1)  # the store before the last has read its half
+                            T.ptx["cp.async.bulk.wait_group.read"](
+                                1
+                            )  # the store before the last has read its half
                     T.cuda.warpgroup_sync(1)
                     Tx.copy(D_smem[i % 2, warp * 32 + lane, 0:EPI_N], out_regs[:])
                     T.ptx["fence.proxy.async.shared::cta"]()
@@ -658,13 +690,14 @@ def step8_two_cta(
 ) -> Any:
     """A cluster of two CTAs computes a 256x256 tile with one stream of ``cta_group::2`` MMAs.
 
-    CTA ``rank`` loads rows ``rank * 128 ...`` of the A tile and of the B tile and keeps rows ``rank * 128 ...`` of the
-    accumulator, all 256 columns.  Each operand slice is loaded once per cluster.  The leader (rank 0) issues the MMAs:
-    ``full`` and ``acc_empty`` live in its SMEM and hear from both CTAs; ``empty`` and ``acc_full`` live in both CTAs and
-    are signalled together by a multicast commit.
+    CTA ``rank`` loads rows ``rank * 128 ...`` of the A tile and of the B tile and keeps rows ``rank * 128 ...``
+    of the accumulator, all 256 columns. Each operand slice is loaded once per cluster. The leader (rank 0)
+    issues the MMAs: ``full`` and ``acc_empty`` live in its SMEM and hear from both CTAs; ``empty`` and
+    ``acc_full`` live in both CTAs and are signalled together by a multicast commit.
     """
     PAIR_M = 2 * BLK_M
     PAIR_N = 2 * BLK_N
+    _require_multiples(M, N, K, PAIR_M, PAIR_N)
     K_TILES = K // BLK_K
     PAIR_BYTES = 2 * (BLK_M + BLK_N) * BLK_K * 2
     STORES = PAIR_N // EPI_N
@@ -700,7 +733,11 @@ def step8_two_cta(
         T.cuda.cluster_sync()  # a CTA signals the other's barriers: both must have initialised them
 
         tiles = ClusterPersistentScheduler2D(
-            "tiles", num_m_tiles=M // PAIR_M, num_n_tiles=N // PAIR_N, num_clusters=num_ctas // 2, l2_group_size=group
+            "tiles",
+            num_m_tiles=M // PAIR_M,
+            num_n_tiles=N // PAIR_N,
+            num_clusters=num_ctas // 2,
+            l2_group_size=group,
         )
         m0 = T.meta_var(tiles.m_idx * PAIR_M + rank * BLK_M)  # this CTA's rows of A and D
         n0 = T.meta_var(tiles.n_idx * PAIR_N)
@@ -810,14 +847,16 @@ def step8_two_cta(
 def step9_two_consumers(
     M: int, N: int, K: int, *, num_ctas: int = 148, stages: int = 4, group: int = 8, dtype: str = "float16"
 ) -> Any:
-    """Two MMA warps per cluster, each with its own A and accumulator, share every staged B: a 512x256 cluster tile.
+    """Two MMA warps per cluster, each with its own A and accumulator, share each staged B: 512x256 tiles.
 
-    Rows ``c * 256 ...`` of the cluster tile belong to consumer ``c``: its MMA warp in the leader, its write-back
-    warpgroup in both CTAs.  A stage is free when both consumers have read it, so ``empty`` counts two commits.
+    Rows ``c * 256 ...`` of the cluster's tile belong to consumer ``c``: its MMA warp in the leader, its
+    write-back warpgroup in both CTAs. A stage is free when both consumers have read it: ``empty`` counts
+    two commits.
     """
     CONSUMERS = 2
     PAIR_M = 2 * BLK_M
     PAIR_N = 2 * BLK_N
+    _require_multiples(M, N, K, CONSUMERS * PAIR_M, PAIR_N)
     K_TILES = K // BLK_K
     PAIR_BYTES = 2 * (CONSUMERS * BLK_M + BLK_N) * BLK_K * 2
     EPI = 32  # 64 bytes: two write-back warpgroups must share what the stages leave of SMEM
