@@ -7,6 +7,7 @@ and replaced one by one (:meth:`ConflictChecker.step`); one scatter stores the n
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ Address = int | npt.NDArray[Any]
 
 _PLANES = {"smem": PROXY_SMEM, "gmem": PROXY_GMEM, "tmem": TCGEN05}
 _BYTES_COMPARED = 1 << 15  # up to here, comparing bytes is the fastest test for "all equal"
+_RUNS = 24  # runs of equal states that are handled one by one
 _TABLE = 1 << 18  # distinct states are found with a table up to this range, by sorting beyond
 
 
@@ -98,14 +100,17 @@ class ConflictChecker:
         view = shadow.rows_view(log2)
         taken = view.take(rows) if log2 < 3 else view.take(rows, axis=0)
         raw = taken.tobytes()
+        out: npt.NDArray[Any]
         if raw[4:] == raw[:-4]:
             state = int.from_bytes(raw[:4], "little")
             new = np.array([self.step(state, e) for e in events], np.int32)
-            out = new[lanes.slot]
-            if log2:
-                out = out.repeat(1 << log2)
+            if lanes.full:
+                out = new.repeat(32 << log2)
+            else:
+                out = new[lanes.slot]
+                out = out.repeat(1 << log2) if log2 else out
         else:
-            out = self._step_warps(np.frombuffer(raw, np.int32), lanes, events, log2)
+            out = self._step_warps(raw, lanes, events, log2)
         out = out.view(view.dtype) if log2 < 3 else out.reshape(-1, 1 << log2)
         view[rows] = out
         again = view.take(rows) if log2 < 3 else view.take(rows, axis=0)
@@ -119,18 +124,18 @@ class ConflictChecker:
         elif self._problems:
             self._report_rows(shadow, rows, log2, taken, lanes, site)
 
-    def _step_warps(
-        self, ids: npt.NDArray[np.int32], lanes: Lanes, events: list[Event], log2: int
-    ) -> npt.NDArray[np.int32]:
-        """New ids, flat over (lanes, granules), where the lanes see different states."""
+    def _step_warps(self, raw: bytes, lanes: Lanes, events: list[Event], log2: int) -> npt.NDArray[np.int32]:
+        """New ids, flat over (lanes, granules), where the lanes see different states ``raw``."""
         count = len(events)
+        ids = np.frombuffer(raw, np.int32)
         if lanes.full:
             # Often every warp sees one state of its own.
-            per_warp = ids.reshape(count, -1)
-            firsts = per_warp[:, :1]
-            if (per_warp == firsts).all():
-                new = [self.step(s, e) for s, e in zip(firsts[:, 0].tolist(), events, strict=True)]
-                return np.array(new, np.int32).repeat(per_warp.shape[1])
+            size = len(raw) // count
+            parts = [raw[i : i + size] for i in range(0, len(raw), size)]
+            if all(part[4:] == part[:-4] for part in parts):
+                states = [int.from_bytes(part[:4], "little") for part in parts]
+                new = [self.step(state, event) for state, event in zip(states, events, strict=True)]
+                return np.array(new, np.int32).repeat(size // 4)
         slot = lanes.slot.repeat(1 << log2) if log2 else lanes.slot
         keys = ids.astype(np.intp) * count + slot
 
@@ -408,7 +413,10 @@ class ConflictChecker:
 
 
 def _distinct(ids: npt.NDArray[np.int32]) -> list[int]:
-    """The distinct values, ascending."""
+    """The distinct values, in no particular order."""
+    cuts = np.flatnonzero(ids[1:] != ids[:-1])
+    if len(cuts) <= _RUNS:
+        return list({ids.item(0), *ids[cuts + 1].tolist()})
     low = int(ids.min())
     span = int(ids.max()) - low + 1
     if span > _TABLE:
@@ -418,20 +426,33 @@ def _distinct(ids: npt.NDArray[np.int32]) -> list[int]:
     return [low + i for i in np.flatnonzero(table).tolist()]
 
 
-def _mapped(keys: npt.NDArray[Any], new: Any) -> npt.NDArray[np.int32]:
+def _mapped(keys: npt.NDArray[Any], new: Callable[[int], int]) -> npt.NDArray[np.int32]:
     """``new(key)`` of every key, called once per distinct key."""
+    cuts = np.flatnonzero(keys[1:] != keys[:-1])
+    if len(cuts) <= _RUNS:
+        out = np.empty(len(keys), np.int32)
+        table: dict[int, int] = {}
+        start = 0
+        for stop in [*(cuts + 1).tolist(), len(keys)]:
+            key = keys.item(start)
+            state = table.get(key)
+            if state is None:
+                state = table[key] = new(key)
+            out[start:stop] = state
+            start = stop
+        return out
     low = int(keys.min())
     span = int(keys.max()) - low + 1
     if span > _TABLE:
         distinct, inverse = np.unique(keys, return_inverse=True)
         many: npt.NDArray[np.int32] = np.array([new(key) for key in distinct.tolist()], np.int32)
         return many[inverse.reshape(-1)]
-    table = np.zeros(span, np.int32)
+    states = np.zeros(span, np.int32)
     offsets = np.subtract(keys, low, dtype=np.intp)
-    table[offsets] = 1
-    seen = np.flatnonzero(table)
-    table[seen] = [new(low + i) for i in seen.tolist()]
-    mapped: npt.NDArray[np.int32] = table.take(offsets)
+    states[offsets] = 1
+    seen = np.flatnonzero(states)
+    states[seen] = [new(low + i) for i in seen.tolist()]
+    mapped: npt.NDArray[np.int32] = states.take(offsets)
     return mapped
 
 

@@ -33,19 +33,21 @@ Via = Literal["program", "mbarrier", "bulk_read", "bulk_write", "mma", "ld", "st
 _SITES_PER_EVENT = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
-    """What sort of access an event is.
+    """What sort of access an event is; made by :func:`kind_of` only, so that identity is equality.
 
     Attributes:
         name: the instruction, as in PTX.
         proxy: the proxy that performs it.
         via: how its completion becomes known: by program order, or by waiting on something.
+        strength: 0 weak, 1 a strong read, 2 a strong write or read-modify-write (atom, red, st.release...).
     """
 
     name: str
     proxy: Literal["generic", "async"]
     via: Via
+    strength: int = 0
 
     @property
     def fifo(self) -> bool:
@@ -54,9 +56,9 @@ class Kind:
 
 
 @cache
-def kind_of(name: str, proxy: Literal["generic", "async"], via: Via) -> Kind:
+def kind_of(name: str, proxy: Literal["generic", "async"], via: Via, strength: int = 0) -> Kind:
     """The interned kind."""
-    return Kind(name, proxy, via)
+    return Kind(name, proxy, via, strength)
 
 
 class Event:
@@ -88,8 +90,6 @@ class Event:
         kind: Kind,
         site: int,
         bar: BarrierOrder | None = None,
-        atomic: bool = False,
-        writes: bool = False,
         fifo: int = -1,
     ) -> None:
         self.cl = cl
@@ -100,8 +100,8 @@ class Event:
         self.kind = kind
         self.site = site
         self.bar = bar
-        self.atomic = atomic
-        self.writes = writes
+        self.atomic = kind.strength > 0
+        self.writes = kind.strength > 1
         self.fifo = fifo
         self.state = -1
         self.memo: dict[Any, int] | None = None

@@ -51,7 +51,7 @@ from emulator.checks.events import (
 from emulator.checks.findings import FindingLog, SourceLocation, Strength
 from emulator.checks.grid_order import Clocks, GridOrder
 from emulator.checks.race_reports import Reporter
-from emulator.checks.shadow import Chunks, Lanes, Region, Shadow, Span, Strided, TmemBlock
+from emulator.checks.shadow import TMEM_CELLS, Chunks, Lanes, Region, Shadow, Span, Strided, TmemBlock
 
 __all__ = [
     "BarrierOrder",
@@ -106,6 +106,7 @@ class RaceDetector:
         self.unwritten = Event(None, 0, 0, 0, 0, nothing, 0)  # type: ignore[arg-type]
         self.states: list[State] = [(self.unwritten, ()), (None, ())]
         self._compact_at = _COMPACT
+        self._spare: dict[tuple[str, int], list[Shadow]] = {}
 
     def site(self, location: SourceLocation | None) -> int:
         """A number for a source line; 0 when unknown."""
@@ -142,6 +143,28 @@ class RaceDetector:
         cluster = ClusterOrder(self, ctas, warps_per_cta, smem_bytes, tuple(cta_ids or range(ctas)))
         self.clusters.append(cluster)
         return cluster
+
+    def shared_shadow(self, cta: int, nbytes: int) -> Shadow:
+        """An empty SMEM shadow, a used one of the same size when there is one."""
+        return self._recycled(("smem", nbytes), cta) or Shadow("smem", cta, nbytes, self.smem_granule)
+
+    def tensor_shadow(self, cta: int) -> Shadow:
+        """An empty TMEM shadow."""
+        return self._recycled(("tmem", TMEM_CELLS), cta) or Shadow.tmem(cta)
+
+    def _recycled(self, key: tuple[str, int], cta: int) -> Shadow | None:
+        spare = self._spare.get(key)
+        if not spare:
+            return None
+        shadow = spare.pop()
+        shadow.index = cta
+        shadow.ids.fill(0)
+        return shadow
+
+    def recycle(self, shadows: Iterable[Shadow]) -> None:
+        """Shadows of a cluster that is gone."""
+        for shadow in shadows:
+            self._spare.setdefault((shadow.kind, shadow.nbytes), []).append(shadow)
 
     def maybe_compact(self) -> None:
         """Drop interned states that no shadow refers to, when there are many."""
@@ -197,15 +220,15 @@ class ClusterOrder:
         self._bind_rows()
         for w in range(warps):
             self.now[w][w] = 1
-        self.smem = [Shadow("smem", c, smem_bytes, detector.smem_granule) for c in range(ctas)]
-        self.tmem = [Shadow.tmem(c) for c in range(ctas)]
+        self.smem = [detector.shared_shadow(c, smem_bytes) for c in range(ctas)]
+        self.tmem = [detector.tensor_shadow(c) for c in range(ctas)]
         self.column_owner: dict[int, Any] = {}
         self.fences: list[list[int]] = [
             [] for _ in range(warps)
         ]  # epochs at which a warp ran fence.proxy.async
         # TCGEN05 plane at the warp's last tcgen05.fence::after_thread_sync
         self.after_fence: list[npt.NDArray[np.int32] | None] = [None] * warps
-        self._cache: list[dict[Any, Event]] = [{} for _ in range(warps)]
+        self._cache: list[dict[Kind, Event]] = [{} for _ in range(warps)]
         self.queues: dict[tuple[Any, ...], Queue] = {}
         self._bars: dict[tuple[int, int], Clock] = {}
         self._cluster_pending: Clock | None = None
@@ -329,22 +352,16 @@ class ClusterOrder:
         write: bool,
         atomic: bool,
     ) -> None:
-        kind = kind_of(what, "generic", "program")
-        strength = (2 if write else 1) if atomic else 0
-        events = [self._event(w, kind, site, strength) for w in lanes.warps]
+        kind = kind_of(what, "generic", "program", (2 if write else 1) if atomic else 0)
+        events = [self._event(w, kind, site) for w in lanes.warps]
         self.checker.lanes(shadow, addr, nbytes, lanes, events, write, site)
 
-    def _event(self, w: int, kind: Kind, site: int, strength: int) -> Event:
-        """The event of what warp ``w`` does now, the same for a kind until its next synchronization.
-
-        ``strength``: 0 weak, 1 a strong read, 2 a strong write or read-modify-write.
-        """
-        cache = self._cache[w]
-        event = cache.get((kind, strength))
+    def _event(self, w: int, kind: Kind, site: int) -> Event:
+        """The event of what warp ``w`` does now, the same for a kind until its next synchronization."""
+        event = self._cache[w].get(kind)
         if event is None:
             epoch = self.now[w].item(w)
-            event = Event(self, w, epoch, w, epoch, kind, site, None, strength > 0, strength > 1)
-            cache[(kind, strength)] = event
+            event = self._cache[w][kind] = Event(self, w, epoch, w, epoch, kind, site)
         return event
 
     # ---------------------------------------- TMA and bulk copies
@@ -405,8 +422,8 @@ class ClusterOrder:
             for cta, region in reads:
                 self._shared(cta, region, event, False)
         if writes:
-            kind = kind_of(what, "async", "bulk_write")
-            event = Event(self, queue.col2, queue.epoch, w, wepoch, kind, site, None, atomic, atomic)
+            kind = kind_of(what, "async", "bulk_write", 2 if atomic else 0)
+            event = Event(self, queue.col2, queue.epoch, w, wepoch, kind, site)
             for buf, region in writes:
                 self._global(buf, region, event, True)
 
@@ -849,6 +866,7 @@ class ClusterOrder:
             self.detector.clusters.remove(self)
         self.clocks = self.clocks[:0]
         self.rows, self.now = [], []
+        self.detector.recycle(self.smem + self.tmem)
         self.smem, self.tmem = [], []
         self.forget_cached_events()
         self._in_flight = []

@@ -23,7 +23,7 @@ SpaceKind = Literal["smem", "tmem", "gmem"]
 TMEM_COLUMNS = 512
 TMEM_LANES = 128
 TMEM_ROW_GROUP = 16  # lanes per shadow row: every TMEM data path touches lanes in multiples of 16
-_GROUPS = TMEM_LANES // TMEM_ROW_GROUP
+TMEM_CELLS = TMEM_COLUMNS * TMEM_LANES // TMEM_ROW_GROUP
 
 
 # ---------------------------------------- regions
@@ -208,7 +208,7 @@ class Shadow:
     @staticmethod
     def tmem(cta: int) -> Shadow:
         """Shadow of one CTA's TMEM: 4 lane quarters x 512 columns x 2 groups of 16 lanes."""
-        return Shadow("tmem", cta, TMEM_COLUMNS * _GROUPS, 1)
+        return Shadow("tmem", cta, TMEM_CELLS, 1)
 
     def rows_view(self, log2: int) -> npt.NDArray[Any]:
         """The ids as rows of ``2**log2`` granules.
