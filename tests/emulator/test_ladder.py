@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import ml_dtypes
 import numpy as np
@@ -68,7 +68,7 @@ def problem(case: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return a, b, a.astype(np.float32) @ b.astype(np.float32).T
 
 
-@lru_cache(maxsize=None)
+@cache
 def launch(case: int, schedule: str, seed: int) -> tuple[np.ndarray, emulator.Run]:
     a, b, reference = problem(case)
     d = np.full(reference.shape, np.nan, dtype=a.dtype)

@@ -690,10 +690,10 @@ def step8_two_cta(
 ) -> Any:
     """A cluster of two CTAs computes a 256x256 tile with one stream of ``cta_group::2`` MMAs.
 
-    CTA ``rank`` loads rows ``rank * 128 ...`` of the A tile and of the B tile and keeps rows ``rank * 128 ...``
-    of the accumulator, all 256 columns. Each operand slice is loaded once per cluster. The leader (rank 0)
-    issues the MMAs: ``full`` and ``acc_empty`` live in its SMEM and hear from both CTAs; ``empty`` and
-    ``acc_full`` live in both CTAs and are signalled together by a multicast commit.
+    CTA ``rank`` loads rows ``rank * 128 ...`` of the A tile and of the B tile and keeps rows ``rank * 128
+    ...`` of the accumulator, all 256 columns. Each operand slice is loaded once per cluster. The leader
+    (rank 0) issues the MMAs: ``full`` and ``acc_empty`` live in its SMEM and hear from both CTAs;
+    ``empty`` and ``acc_full`` live in both CTAs and are signalled together by a multicast commit.
     """
     PAIR_M = 2 * BLK_M
     PAIR_N = 2 * BLK_N
