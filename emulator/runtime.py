@@ -192,18 +192,20 @@ def warp_broadcast(value: Any, lane: Any) -> Any:
 
 
 class Spin(Wait):
-    """A loop that polls memory: it may continue when anything at all has happened since."""
+    """A loop that polls memory: it may continue when anything at all has happened since, or when all others only poll."""
 
-    __slots__ = ("machine", "seen", "site")
+    __slots__ = ("machine", "seen", "site", "round")
     kind = "spin"
+    polls = True
 
     def __init__(self, t: Threads) -> None:
         self.machine = t.cta.machine
         self.seen = self.machine.progress
+        self.round = self.machine.idle_rounds
         self.site = t.site
 
     def ready(self) -> bool:
-        return self.machine.progress != self.seen
+        return self.machine.progress != self.seen or self.machine.idle_rounds != self.round
 
 
 def spin(t: Threads) -> Spin:

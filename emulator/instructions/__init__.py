@@ -7,4 +7,28 @@ __all__ = ["REGISTRY", "Instruction", "Mods", "instruction", "load_all"]
 
 def load_all() -> None:
     """Import every instruction module so that it registers itself."""
-    from emulator.instructions import arithmetic, barrier, cluster, cp_async_bulk, device_functions, fence, ld_st, mbarrier, tcgen05, warp  # noqa: F401
+    from emulator.instructions import (  # noqa: F401
+        arithmetic,
+        atomics,
+        barrier,
+        clc,
+        cluster,
+        compare,
+        convert,
+        cp_async,
+        cp_async_bulk,
+        cuda,
+        device_functions,
+        fence,
+        floating,
+        hints,
+        ld_st,
+        logic,
+        matrix,
+        mbarrier,
+        mbarrier_test,
+        move,
+        tcgen05,
+        warp,
+        wgmma,
+    )

@@ -9,6 +9,7 @@ import numpy as np
 from emulator import runtime
 from emulator.errors import UnsupportedInstruction
 from emulator.instructions.registry import Mods, instruction
+from emulator.machine.address import is_shared
 from emulator.machine.memory import from_lanes, to_lanes
 from emulator.threads import Threads
 
@@ -37,18 +38,34 @@ def _order(mods: Mods) -> str | None:
     for token in ("acquire", "release", "relaxed"):
         if token in mods:
             return token
-    return None
+    return "relaxed" if "volatile" in mods or "mmio" in mods else None
+
+
+def location_space(space: str, address: int) -> str:
+    """The key space of a strong access; generic pointers resolve to the space they point to."""
+    if space == "generic":
+        return "shared" if is_shared(address) else "global"
+    return space
+
+
+def strong_access(t: Threads, space: str, address: Any, order: str) -> None:
+    """Strong accesses (atomics, ld.acquire, st.release, relaxed and volatile ones) order through their location."""
+    hb = t.cta.cluster.hb
+    if hb is None:
+        return
+    first = t.cta.rank * t.cta.num_warps
+    seen: set[tuple[int, int]] = set()
+    for tid, addr in t.rows(t.tid, address):
+        key = (int(tid) // 32, int(addr))
+        if key not in seen:
+            seen.add(key)
+            hb.sync_location(first + key[0], (location_space(space, key[1]), key[1]), order)
 
 
 def _sync_location(t: Threads, mods: Mods, space: str, address: Any, write: bool) -> None:
-    """Strong accesses order through their location."""
     order = _order(mods)
-    hb = t.cta.cluster.hb
-    if order is None or hb is None:
-        return
-    first = t.cta.rank * t.cta.num_warps
-    for tid, addr in t.rows(t.as_vector(t.tid), address):
-        hb.sync_location(first + tid // 32, (space, addr), order)
+    if order is not None:
+        strong_access(t, space, address, order)
 
 
 @instruction("ptx.ld", counter=None)

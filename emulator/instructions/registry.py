@@ -62,6 +62,7 @@ class Instruction:
             (TVM passes ``&desc`` to its descriptor encoders), or None.
         factory: ``fn(mods)`` makes the operation once per place of the program.
         pure: the operation takes no threads.
+        varies: the result may differ between lanes where no operand does.
         in_place: a read-write register group arrives as a writable block, which the operation changes later.
     """
 
@@ -74,6 +75,7 @@ class Instruction:
     factory: bool = False
     pure: bool = False
     in_place: bool = False
+    varies: bool = False
 
     def bind(self, mods: Mods) -> Callable[..., Any]:
         """The operation for one place of the program."""
@@ -92,6 +94,7 @@ def instruction(
     factory: bool = False,
     pure: bool = False,
     in_place: bool = False,
+    varies: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function under ``names`` (``ptx.x`` and ``cuda.x`` are prefixed with ``tirx.``)."""
 
@@ -101,7 +104,7 @@ def instruction(
             if full in REGISTRY:
                 raise ValueError(f"instruction {full} registered twice")
             REGISTRY[full] = Instruction(
-                full, fn, blocking, collective, counter, destination, factory or pure, pure, in_place
+                full, fn, blocking, collective, counter, destination, factory or pure, pure, in_place, varies
             )
         return fn
 

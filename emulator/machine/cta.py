@@ -92,6 +92,9 @@ class Cta:
         self._tmem: TensorMemory | None = None
         self.exited_warps: set[int] = set()
         self.bulk: dict[int, Any] = {}  # per thread: its bulk groups
+        self.cp_async: dict[int, Any] = {}  # per warp: its cp.async groups
+        self.wgmma: dict[int, Any] = {}  # per warp: its wgmma groups
+        self.votes: dict[tuple[int, int], list[int]] = {}  # per (barrier, generation): (true, all) threads of bar.red
 
     @property
     def tmem(self) -> TensorMemory:
@@ -147,6 +150,7 @@ class Cluster:
         self.barrier_generation = 0
         self.barrier_arrived: dict[tuple[int, int], int] = {}
         self.done = False
+        self.clc_denied = False  # a try_cancel of this cluster found no cluster left
         self.hb: Any = None
 
     def rank_to_idx(self, rank: int) -> tuple[int, int, int]:

@@ -1,0 +1,168 @@
+"""Registers as the arithmetic instructions see them: wrapping, and the lanes of packed registers.
+
+A value is in the representation of :mod:`emulator.lanes`.  Packed registers (``f32x2``, ``f16x2``, ``bf16x2``, ``u16x2`` ...)
+are unsigned integers there; :func:`parts` shows their elements as an array of shape ``[L, n]`` (``[1, n]`` for a uniform
+register), element 0 in the low bits, and :func:`packed` is its inverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from emulator.errors import UnsupportedInstruction
+from emulator.instructions.registry import Mods
+from emulator.lanes import M32, M64, Value
+
+ndarray = np.ndarray
+
+FLOATS: dict[str, np.dtype] = {
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+}
+INTEGERS: dict[str, tuple[int, bool]] = {
+    f"{kind}{bits}": (bits, kind == "s") for kind in "usb" for bits in (8, 16, 32, 64)
+}
+#: carrier and element dtype of packed registers
+PACKED: dict[str, tuple[np.dtype, np.dtype]] = {
+    "f32x2": (np.dtype(np.uint64), np.dtype(np.float32)),
+    "f16x2": (np.dtype(np.uint32), np.dtype(np.float16)),
+    "bf16x2": (np.dtype(np.uint32), np.dtype(ml_dtypes.bfloat16)),
+    "u16x2": (np.dtype(np.uint32), np.dtype(np.uint16)),
+    "s16x2": (np.dtype(np.uint32), np.dtype(np.int16)),
+    "u8x4": (np.dtype(np.uint32), np.dtype(np.uint8)),
+    "s8x4": (np.dtype(np.uint32), np.dtype(np.int8)),
+    "bf16": (np.dtype(np.uint16), np.dtype(ml_dtypes.bfloat16)),
+}
+
+
+def unsupported(name: str, mods: Mods, why: str = "") -> UnsupportedInstruction:
+    """The instruction with all its modifiers, as PTX spells it."""
+    return UnsupportedInstruction(f"{name}.{mods!r}" if repr(mods) else name, why=why)
+
+
+def forbid(name: str, mods: Mods, *tokens: str) -> None:
+    """Reject modifiers that have no implementation.
+
+    Raises:
+        UnsupportedInstruction: one of ``tokens`` is given.
+    """
+    for token in tokens:
+        if token in mods:
+            raise unsupported(name, mods, f"modifier .{token}")
+
+
+def is_vector(*values: Value) -> bool:
+    """Whether any value differs by lane."""
+    return any(isinstance(v, ndarray) and v.ndim for v in values)
+
+
+def wrapper(ptx_type: str) -> Callable[[Value], Value]:
+    """The function that reduces an integer result to the range of ``ptx_type``."""
+    bits, signed = INTEGERS[ptx_type]
+    if bits == 64:
+        return _wrap_s64 if signed else _wrap_u64
+    mask = (1 << bits) - 1
+    if not signed:
+        return lambda x: x & mask
+    half = 1 << (bits - 1)
+    return lambda x: ((x + half) & mask) - half
+
+
+def _wrap_s64(x: Value) -> Value:
+    if isinstance(x, ndarray):
+        return x.astype(np.int64, copy=False)
+    x = int(x) & M64
+    return x - (1 << 64) if x >> 63 else x
+
+
+def _wrap_u64(x: Value) -> Value:
+    if isinstance(x, ndarray):
+        return x.astype(np.uint64, copy=False)
+    return int(x) & M64
+
+
+def as_u64(x: Value) -> Value:
+    """A 64-bit operand as ``uint64[L]`` or a non-negative Python integer."""
+    if isinstance(x, ndarray) and x.ndim:
+        return x if x.dtype == np.uint64 else x.astype(np.uint64)
+    return int(x) & M64
+
+
+def as_s64(x: Value) -> Value:
+    """A 64-bit operand as ``int64[L]`` or a Python integer in the signed range."""
+    if isinstance(x, ndarray) and x.ndim:
+        return x if x.dtype == np.int64 else x.astype(np.int64)
+    return _wrap_s64(int(x))
+
+
+def exact(x: Value) -> Value:
+    """An integer operand as Python integers (an object array for a vector): for rare, wide arithmetic."""
+    return x.astype(object) if isinstance(x, ndarray) and x.ndim else int(x)
+
+
+def inexact(x: Value, ptx_type: str) -> Value:
+    """The inverse of :func:`exact`: Python integers reduced to ``ptx_type``."""
+    bits, signed = INTEGERS[ptx_type]
+    mask = (1 << bits) - 1
+    x = x & mask
+    if signed:
+        half = 1 << (bits - 1)
+        x = ((x + half) & mask) - half
+    if isinstance(x, ndarray):
+        return x.astype(np.uint64 if bits == 64 and not signed else np.int64)
+    return x
+
+
+def parts(x: Value, carrier: np.dtype, element: np.dtype) -> ndarray:
+    """The elements of a packed register: ``element[L, n]``, or ``element[1, n]`` for a uniform one."""
+    if isinstance(x, ndarray) and x.ndim:
+        if x.dtype != carrier:
+            x = x.astype(carrier)
+        elif not x.flags.c_contiguous:
+            x = x.copy()
+        return x.reshape(-1, 1).view(element)
+    return np.array([[int(x)]], dtype=carrier).view(element)
+
+
+def packed(y: ndarray, carrier: np.dtype, vector: bool) -> Value:
+    """The register that holds ``element[L, n]``, back in lane representation."""
+    bits = np.ascontiguousarray(y).view(carrier)
+    if not vector:
+        return int(bits.flat[0])
+    bits = bits.reshape(-1)
+    return bits if carrier.itemsize == 8 else bits.astype(np.int64)
+
+
+def elementwise(fn: Callable[..., ndarray], ptx_type: str) -> Callable[..., Value]:
+    """Lift ``fn(elements...)`` to packed registers of ``ptx_type``."""
+    carrier, element = PACKED[ptx_type]
+
+    def op(*operands: Value) -> Value:
+        vector = is_vector(*operands)
+        y = fn(*(parts(x, carrier, element) for x in operands))
+        return packed(y if y.dtype == element else y.astype(element), carrier, vector)
+
+    return op
+
+
+def float_op(fn: Callable[..., Any], ptx_type: str) -> Callable[..., Value]:
+    """Lift ``fn`` over float arrays to registers of a float type, packed or not; uniform stays uniform."""
+    if ptx_type in PACKED:
+        return elementwise(fn, ptx_type)
+
+    def op(*operands: Value) -> Value:
+        y = fn(*operands)
+        return y[()] if isinstance(y, ndarray) and not y.ndim else y
+
+    return op
+
+
+def words(x: Value) -> Value:
+    """A 32-bit operand as an unsigned lane value, whatever its sign was."""
+    return x & M32
