@@ -36,6 +36,7 @@ class Wait:
 
     __slots__ = ("site",)
     kind = "wait"
+    polls = False  # it may look again although nothing has happened
 
     def ready(self) -> bool:
         raise NotImplementedError  # pragma: no cover - every subclass defines it
@@ -61,9 +62,10 @@ class Strand:
 class AsyncOp:
     """An issued asynchronous operation; ``complete`` performs it."""
 
-    __slots__ = ("chain", "complete", "what", "site")
+    __slots__ = ("chain", "complete", "what", "site", "payload")
 
-    def __init__(self, chain: Hashable, complete: Callable[[], None], what: str, site: int) -> None:
+    def __init__(self, chain: Hashable, complete: Callable[[], None], what: str, site: int, payload: Any = None) -> None:
+        self.payload = payload
         self.chain = chain
         self.complete = complete
         self.what = what
@@ -129,6 +131,12 @@ class Machine:
         self.steps = 0
         self.running: Strand | None = None
         self.written: dict[int, bool] = {}
+        self.idle_rounds = 0  # rounds in which polling strands ran although nothing had happened
+        self.idle_since = -1  # progress at the first of these rounds
+        self.idle_start = 0
+        self.grid_generation = 0  # completed grid barriers
+        self.grid_arrived = 0  # warps that arrived at the current one
+        self.printed: list[str] = []  # what the kernel's printf wrote
         self._ids = 0
         self.tmem_columns = 0  # most columns any CTA held
         if checker is not None:
@@ -201,13 +209,13 @@ class Machine:
 
     # ------------------------------------------------------------------------------------------ asynchronous work
 
-    def issue(self, chain: Hashable, complete: Callable[[], None], what: str, site: int) -> None:
-        """Queue an asynchronous operation on a FIFO chain."""
+    def issue(self, chain: Hashable, complete: Callable[[], None], what: str, site: int, payload: Any = None) -> None:
+        """Queue an asynchronous operation on a FIFO chain; ``payload`` lets a later operation join this one."""
         if self.schedule == "eager":
             complete()
             self.progress += 1
             return
-        op = AsyncOp(chain, complete, what, site)
+        op = AsyncOp(chain, complete, what, site, payload)
         queue = self.chains.get(chain)
         if queue is None:
             queue = self.chains[chain] = deque()
@@ -334,10 +342,27 @@ class Machine:
                 if self.complete_one():
                     continue
                 return
+            if self.poll_again():
+                continue
             if not self.fine and any(len(s.threads.warps) > 1 for s in self.live):
                 raise NeedsFinerStrands
             self.hang()
             return
+
+    def poll_again(self) -> bool:
+        """Nothing can happen by itself: let the strands that poll memory look again, a limited number of times.
+
+        A loop that merely looks like a poll gets on this way, and ``mbarrier.try_wait`` reaches its time limit.
+        """
+        polling = sum(1 for s in self.live if s.wait is not None and s.wait.polls)
+        if not polling:
+            return False
+        if self.progress != self.idle_since:
+            self.idle_since, self.idle_start = self.progress, self.idle_rounds
+        if self.idle_rounds - self.idle_start > max(50, 20_000 // polling):
+            return False
+        self.idle_rounds += 1
+        return True
 
     def _pass(self) -> bool:
         """Let every strand that can run do so once; False when none could or only spinning happened."""
@@ -450,6 +475,13 @@ class Machine:
 
         for finding in autopsy(self):
             self.log.add(finding)
+
+    # ------------------------------------------------------------------------------------------ output
+
+    def print(self, text: str) -> None:
+        """Keep a line that the kernel printed; far more than a person reads is dropped."""
+        if len(self.printed) < 10_000:
+            self.printed.append(text)
 
     # ------------------------------------------------------------------------------------------ counters
 

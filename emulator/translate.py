@@ -176,6 +176,8 @@ _PTX_OF_TVM = {
     "float16": "f16", "float32": "f32", "float64": "f64", "int8": "s8", "int16": "s16", "int32": "s32", "int64": "s64",
     "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "uint128": "b128", "bool": "pred",
 }  # fmt: skip
+# loads that a loop may repeat until they return another value (mbarrier.try_wait waits by itself)
+_POLLS = ("tirx.ptx.ld", "tirx.ptx.atom", "tirx.ptx.mbarrier_test", "tirx.cuda.atomic", "tirx.cuda.ld")
 _BINARY = {"Add": "+", "Sub": "-", "Mul": "*"}
 _COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 
@@ -872,6 +874,58 @@ class Translator:
             raise self.unsupported("cvta", "of a local array")
         return Val(f"({p.code} & {lanes.M32})", "uint32", p.kind, p.lane)
 
+    def c_ptx_addr(self, e: Any) -> Val:
+        """``[base + immediate]`` of a PTX address operand."""
+        p, n = self.expr(e.args[0]), self.expr(e.args[1])
+        if p.ref is not None:
+            raise self.unsupported("ptx.addr", "on a pointer to a local array")
+        return Val(f"({p.code} + {n.code})", p.dtype, max(p.kind, n.kind), p.lane or n.lane, elem=p.elem)
+
+    def c_isnullptr(self, e: Any) -> Val:
+        p = self.expr(e.args[0])
+        return Val(f"({p.code} == 0)", "bool", p.kind, p.lane)
+
+    def c_cuda_wait_until(self, e: Any) -> Val:
+        """Load the word at ``ptr`` into ``dst`` until the predicate holds; the load that ends the wait acquires."""
+        dst, pointer, condition = e.args[0], self.expr(e.args[1]), e.args[2]
+        scope, space, ptx_type = (str(a.value) for a in e.args[3:6])
+        if not ptx_type:
+            ptx_type = _PTX_OF_TVM.get(pointer.elem, "")
+        if ptx_type not in ("b32", "s32", "u32", "b64", "s64", "u64"):
+            raise self.unsupported("cuda.wait_until", f"on a word of type {pointer.elem or 'unknown'}")
+        mods = Mods(("acquire", scope, space, ptx_type), {"sem": "acquire", "scope": scope, "space": space, "type": ptx_type})
+        fn = self.const("wait_until", self.bind(REGISTRY["tirx.ptx.ld"], mods))
+        address = self.fresh_name("address")
+        self.emit(f"{address} = {pointer.code}")
+        if self.scalar is not None:
+            self.emit("while True:")
+            with self.block():
+                self.emit(f"{self.t}.site = {self.site}")
+                self.assign_load(dst, self.from_register(f"{fn}({self.t}, {address})", ptx_type, self.dtype_of(dst)))
+                self.emit(f"if {self.expr(condition).code}:")
+                with self.block():
+                    self.emit("break")
+                self.emit(f"yield spin({self.t})")
+            return Val("None", "void")
+        saved = self.t, self.mask, self.depth
+        t, m = self.fresh_name("t"), self.fresh_name("m")
+        self.emit(f"{t}, {m} = {self.t}, {self.mask}")
+        self.emit("while True:")
+        with self.block():
+            self.t, self.mask, self.depth = t, m, self.depth + 1
+            self.emit(f"{t}.site = {self.site}")
+            self.assign_load(dst, self.from_register(f"{fn}({t}, {address})", ptx_type, self.dtype_of(dst)))
+            self.emit(f"{m} = {t}.branch(lnot({self.expr(condition).code}))")
+            self.emit(f"if {m} is False:")
+            with self.block():
+                self.emit("break")
+            self.emit(f"if {m} is not {t}.mask:")
+            with self.block():
+                self.emit(f"{t} = {t}.masked({m})")
+            self.emit(f"yield spin({t})")
+        self.t, self.mask, self.depth = saved
+        return Val("None", "void")
+
     def c_cuda_func_call(self, e: Any) -> Val:
         name = str(e.args[0].value)
         args = [self.expr(a) for a in e.args[1:-1]]
@@ -930,7 +984,7 @@ class Translator:
         self.note(entry.counter)
         if entry.counter:
             self.emit(f"{self.t}.count_op({entry.counter!r})")
-        if entry.collective:
+        if (entry.collective or entry.varies) and self.scalar is None:
             kind = V
         if target is not None:
             load = target.args[0] if type(target).__name__ == "Call" else target
@@ -951,6 +1005,8 @@ class Translator:
         operands = [a for a in args if type(a).__name__ != "StringImm"]
         mod_map = table_mods(table, tokens)
         predicate = operands.pop() if "pred" in marker else None
+        for i in sorted(int(m[1:]) for m in marker if m[0] == "s" and m[1:].isdigit()):
+            operands.insert(i, None)  # written "_": no register
         if predicate is not None:
             self.predicated(e, entry, predicate, operands, tokens, mod_map, operand_layout(table, mod_map))
             return Val("None", "void")
@@ -978,6 +1034,9 @@ class Translator:
         for slot, first, count in layout:
             group = operands[first : first + count]
             ptx_type = self.ptx_type(slot, mod_map)
+            if entry.in_place and slot.rw == "rw":
+                sources.append(self.group_in_place(entry, group))
+                continue
             if slot.rw in ("w", "rw"):
                 dests.append((slot, group, ptx_type))
             if slot.rw != "w":
@@ -1041,6 +1100,8 @@ class Translator:
         return mod_map.get("type") or mod_map.get("dtype") or ""
 
     def operand(self, e: Any, ptx_type: str, slot: Any) -> str:
+        if e is None:
+            return "0"
         v = self.expr(e)
         self.operand_kind = max(self.operand_kind, v.kind)
         if v.ref is not None:
@@ -1100,6 +1161,16 @@ class Translator:
         assert first is not None
         return info, first
 
+    def group_in_place(self, entry: Instruction, group: list[Any]) -> str:
+        """The storage of a register group that an instruction changes when it completes."""
+        run = self.contiguous(group)
+        if run is None:
+            raise self.unsupported(
+                entry.name.removeprefix("tirx.ptx."), "its accumulators must be consecutive 4-byte elements of one local array"
+            )
+        info, first = run
+        return f"{info.array.view('uint32')}[{first}:{first + len(group)}, :, 0]"
+
     def group_source(self, group: list[Any], ptx_type: str) -> str:
         run = self.contiguous(group)
         if run is not None:
@@ -1108,7 +1179,7 @@ class Translator:
             view = info.array.view("uint32")
             lane = f", {self.scalar.lane}, 0" if self.scalar is not None else ", :, 0"
             return f"{view}[{first}:{first + len(group)}{lane}]"
-        vals = [self.to_register(self.expr(g), ptx_type) for g in group]
+        vals = [Val("0", "uint32") if g is None else self.to_register(self.expr(g), ptx_type) for g in group]
         self.operand_kind = max([self.operand_kind, *(v.kind for v in vals)])
         return "(" + "".join(f"{v.code}, " for v in vals) + ")"
 
@@ -1139,6 +1210,8 @@ class Translator:
                 self.emit(f"{target} = {value}")
                 continue
             for j, g in enumerate(group):
+                if g is None:
+                    continue
                 code = f"register_value({part}[{j}], {ptx_type!r})"
                 self.assign_load(g, self.from_register(code, ptx_type, self.dtype_of(g), kind))
 
@@ -1382,11 +1455,11 @@ class Translator:
         self.masked_loop(lambda: Val(f"({name} < {end})", "bool", V), s.body, after=f"{name} = {name} + {step}")
 
     def s_While(self, s: Any) -> None:
-        spins = any(type(n).__name__ == "TensorLoad" and self.is_memory(n.source) for n in walk(s.condition)) or any(
-            type(n).__name__ == "Call" and str(getattr(n.op, "name", "")).startswith(("tirx.ptx.ld", "tirx.ptx.atom", "tirx.ptx.mbarrier_t", "tirx.cuda.atomic", "tirx.cuda.ld"))
-            for n in walk(s)
-        )
+        spins = self.polls(s)
         if self.scalar is not None:
+            again = self.fresh_name("again")
+            if spins:
+                self.emit(f"{again} = False")
             self.emit("while True:")
             with self.block():
                 c = self.expr(s.condition)
@@ -1394,19 +1467,73 @@ class Translator:
                 with self.block():
                     self.emit("break")
                 if spins:
-                    self.emit(f"{self.t}.site = {self.site}")
-                    self.emit(f"yield spin({self.t})")
+                    self.spin_from_second_round(self.t, again)
                 self.stmt(s.body)
             return
         self.masked_loop(lambda: self.expr(s.condition), s.body, spin=spins)
 
+    def polls(self, loop: Any) -> bool:
+        """Whether a loop repeats until a value in memory changes: its condition depends on what its body loads."""
+        if any(type(n).__name__ == "TensorLoad" and self.is_memory(n.source) for n in walk(loop.condition)):
+            return True
+        loaded: set[Any] = set()
+        conditions = [loop.condition]
+        assignments: list[tuple[Any, Any]] = []
+        for n in walk(loop):
+            kind = type(n).__name__
+            if kind == "Call":
+                name = str(getattr(n.op, "name", ""))
+                if name.startswith(_POLLS):
+                    loaded.update(a.source for a in n.args if type(a).__name__ == "TensorLoad")
+                elif name.startswith("tirx.ptx."):
+                    sources = [a for a in n.args if type(a).__name__ != "StringImm"]
+                    assignments += [(a.source, sources) for a in n.args if type(a).__name__ == "TensorLoad"]
+            elif kind == "BufferStore":
+                assignments.append((n.buffer, n.value))
+            elif kind == "Bind":
+                assignments.append((n.var, n.value))
+            elif kind == "IfThenElse" and self.leaves(n):
+                conditions.append(n.condition)
+        for target, value in assignments * 2:
+            if target not in loaded and self.reads(value, loaded):
+                loaded.add(target)
+        return any(self.reads(c, loaded) for c in conditions)
+
+    def reads(self, e: Any, names: set[Any]) -> bool:
+        """Whether an expression reads one of the variables, or polls memory itself."""
+        for n in walk(e):
+            kind = type(n).__name__
+            if kind == "TensorLoad" and (n.source in names or self.is_memory(n.source)):
+                return True
+            if kind == "Var" and n in names:
+                return True
+            if kind == "Call" and str(getattr(n.op, "name", "")).startswith(_POLLS):
+                return True
+        return False
+
+    def leaves(self, s: Any) -> bool:
+        """Whether a branch can leave the loop around it."""
+        return any(
+            type(n).__name__ == "Call" and str(getattr(n.op, "name", "")) in ("tirx.break_loop", "tirx.thread_return") for n in walk(s)
+        )
+
     def is_memory(self, source: Any) -> bool:
         return isinstance(self.env.get(source), (Shared, Global))
 
+    def spin_from_second_round(self, t: str, again: str) -> None:
+        """A polling loop lets others run between two looks."""
+        self.emit(f"if {again}:")
+        with self.block():
+            self.emit(f"{t}.site = {self.site}")
+            self.emit(f"yield spin({t})")
+        self.emit(f"{again} = True")
+
     def masked_loop(self, condition: Callable[[], Val], body: Any, after: str = "", spin: bool = False) -> None:
         """A loop whose lanes may leave at different iterations."""
-        t, m = self.fresh_name("t"), self.fresh_name("m")
+        t, m, again = self.fresh_name("t"), self.fresh_name("m"), self.fresh_name("again")
         self.emit(f"{t} = {self.t}")
+        if spin:
+            self.emit(f"{again} = False")
         saved = self.t, self.mask, self.depth
         self.emit("while True:")
         with self.block():
@@ -1421,8 +1548,7 @@ class Translator:
                 self.emit(f"{t} = {t}.masked({m})")
             self.mask, self.depth = m, self.depth + 1
             if spin:
-                self.emit(f"{t}.site = {self.site}")
-                self.emit(f"yield spin({t})")
+                self.spin_from_second_round(t, again)
             self.loop_depth.append(m)
             self.stmt(body)
             self.loop_depth.pop()
