@@ -570,9 +570,14 @@ class ClusterOrder:
         """The columns belong to somebody new: their contents are undefined."""
         self.tmem[cta].block(TmemBlock(column, columns))[...] = 0
 
-    def tmem_dealloc(self, cta: int, column: int, columns: int) -> None:
-        """The columns are given back."""
-        self.tmem[cta].block(TmemBlock(column, columns))[...] = 0
+    def tmem_dealloc(self, cta: int, column: int, columns: int, w: int | None = None, site: int = 0) -> None:
+        """Warp ``w`` gives the columns back: every use of them must have happened before."""
+        block = TmemBlock(column, columns)
+        if w is not None:
+            epoch = self.now[w].item(w)
+            kind = kind_of("tcgen05.dealloc", "generic", "program")
+            self.checker.region(self.tmem[cta], block, Event(self, w, epoch, w, epoch, kind, site), True)
+        self.tmem[cta].block(block)[...] = 0
 
     # ---------------------------------------- cp.async and wgmma
 

@@ -98,6 +98,8 @@ class Reporter:
             message = (
                 f"{_upper(second)} reads {place}, and nothing makes it wait for {first}, which writes there."
             )
+        elif later.kind.name == "tcgen05.dealloc":
+            message = f"{_upper(second)} frees {place} while {first} may still be using it."
         elif c.relation == "read-write":
             message = f"{_upper(second)} overwrites {place} while {first} may still be reading it."
         else:

@@ -626,6 +626,28 @@ def test_accumulating_into_fresh_columns() -> None:
     assert b.codes() == ["uninitialised.tmem"] * 2
 
 
+def test_columns_are_freed_after_their_last_use() -> None:
+    def run(barrier: bool, fence: bool = True) -> Bench:
+        b = Bench()
+        b.cl.tcgen05_st(rows(*ALL), 0, 0, 64, 10)
+        b.cl.tcgen05_wait_st(ALL)
+        b.cl.tcgen05_ld(rows(*ALL), 0, 0, 64, 11)
+        b.cl.tcgen05_wait_ld(ALL)
+        if fence:
+            b.cl.tcgen05_fence_before(ALL)
+        if barrier:
+            b.cl.cta_sync(0)
+        b.cl.tcgen05_fence_after((0,))
+        b.cl.tmem_dealloc(0, 0, 64, 0, 12)
+        return b
+
+    run(True).clean()
+    f = run(False).only()
+    assert f.code == "race.tmem.read-write" and [x.line for x in f.locations] == [12, 11]
+    assert "tcgen05.dealloc by warp 0 at line 12 frees acc" in f.message
+    assert {x.code for x in run(True, fence=False).log.findings} == {"tcgen05.missing-fence"}
+
+
 # ---------------------------------------- proxies
 
 
