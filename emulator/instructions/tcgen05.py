@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 
 from emulator import lanes
-from emulator.checks import happens_before as hbm
 from emulator.errors import DeviceFault, UnsupportedInstruction
 from emulator.instructions.ld_st import block_of
 from emulator.instructions.mbarrier import update
 from emulator.instructions.registry import Mods, instruction
-from emulator.machine import smem_descriptor as sd
+from emulator.machine import mma
 from emulator.machine import tmem_layout as tl
 from emulator.machine.address import OFFSET_MASK, POOL_BASE
 from emulator.machine.cta import TMEM_COLUMNS, Cta
-from emulator.machine.instr_descriptor import InstrDescriptor
 from emulator.machine.smem_descriptor import SmemDescriptor
 from emulator.scheduler import Wait
 from emulator.threads import Threads
@@ -159,80 +157,6 @@ def _pair(t: Threads, group: int) -> list[Cta]:
     return [ctas[first], ctas[first + 1]]
 
 
-@lru_cache(maxsize=512)
-def _kind(token: str) -> str:
-    return token.split("::")[1]
-
-
-class Mma:
-    """A decoded tcgen05.mma, ready to run when the tensor core gets to it."""
-
-    __slots__ = ("kind", "idesc", "group", "ctas", "a_desc", "a_tmem", "b_desc", "d", "enable", "letter", "scales", "scale_vec", "exact", "ws")
-
-    def __init__(self) -> None:
-        self.scales: tuple[int, int] | None = None
-        self.scale_vec = 0
-        self.a_desc: SmemDescriptor | None = None
-        self.a_tmem: int | None = None
-        self.ws = False
-
-    def rows(self) -> int:
-        return self.idesc.m // self.group
-
-    def complete(self) -> None:
-        """Read the operands, multiply, accumulate into every CTA's tensor memory."""
-        i, k = self.idesc, self.idesc.k
-        n_part = i.n // self.group
-        b_parts = [sd.gather_float32(c.smem, self.b_desc, n_part, k, i.b_operand, i.b_major) for c in self.ctas]
-        b = b_parts[0] if len(b_parts) == 1 else np.concatenate(b_parts)
-        for c in self.ctas:
-            if self.a_desc is not None:
-                a = sd.gather_float32(c.smem, self.a_desc, self.rows(), k, i.a_operand, i.a_major)
-                self._accumulate(c, a, b)
-            else:
-                banks = tl.gather_a(c.tmem.cells, self.letter, k, i.a_operand, self.a_tmem)
-                from emulator.numerics import formats
-
-                decoded = [formats.to_float32(bank, i.a_operand) for bank in banks]
-                if len(decoded) == 1:
-                    self._accumulate(c, decoded[0], b)
-                else:
-                    self._accumulate_banks(c, decoded, b)
-
-    def _accumulate(self, c: Cta, a: np.ndarray, b: np.ndarray) -> None:
-        i = self.idesc
-        cells = c.tmem.f32 if i.d_format == "f32" else c.tmem.cells
-        view = tl.d_view(cells, self.letter, i.n, self.d)
-        if self.exact or i.d_format != "f32" or self.scales is not None:
-            self._exact(c, view, a, b)
-            return
-        if i.negate_a:
-            a = -a
-        if i.negate_b:
-            b = -b
-        product = a @ b.T
-        if self.enable:
-            view += product.reshape(view.shape)
-        else:
-            view[...] = product.reshape(view.shape)
-
-    def _accumulate_banks(self, c: Cta, banks: list[np.ndarray], b: np.ndarray) -> None:
-        """A in tensor memory of a folded layout: bank j feeds column part j of D."""
-        i = self.idesc
-        view = tl.d_view(c.tmem.f32, self.letter, i.n, self.d)
-        part = i.n // len(banks)
-        product = np.concatenate([a @ b[j * part : (j + 1) * part].T for j, a in enumerate(banks)], axis=1)
-        if self.enable:
-            view += product.reshape(view.shape)
-        else:
-            view[...] = product.reshape(view.shape)
-
-    def _exact(self, c: Cta, view: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-        from emulator.numerics import tensor_core
-
-        tensor_core.accumulate(self, c, view, a, b)
-
-
 def _one_issuer(t: Threads) -> None:
     """Every thread that reaches tcgen05.mma issues one; MMAs of different threads are not ordered (PTX ISA)."""
     issuers = t.active_count()
@@ -246,113 +170,84 @@ def _one_issuer(t: Threads) -> None:
         )  # fmt: skip
 
 
-def _issue_mma(mods: Mods, t: Threads, d: Any, a: Any, b_desc: Any, idesc: Any, disable: tuple[Any, ...], enable: Any, *, a_in_tmem: bool, scales: tuple[Any, Any] | None = None, collector: Any = None) -> None:
+@lru_cache(maxsize=256)
+def _scale_vec(tokens: tuple[str, ...], kind: str) -> int:
+    """The 1, 2 or 4 of scale_vec::1X/2X/4X (or its block16/block32 spelling), 0 for a dense MMA."""
+    for token in tokens:
+        if token.startswith("scale_vec::"):
+            return int(token[11])
+        if token == "block16":
+            return 4
+        if token == "block32":
+            return 2 if kind.startswith("mxf4") else 1
+    return {"mxf8f6f4": 1, "mxf4": 2, "mxf4nvf4": 4}.get(kind, 0) if "block_scale" in tokens else 0
+
+
+def _issue_mma(
+    mods: Mods, t: Threads, d: Any, a: Any, b_desc: Any, idesc: Any, disable: Any, enable: Any, *, a_in_tmem: bool, scales: tuple[Any, Any] | None = None
+) -> None:
     group = _group(mods)
-    kind = next(_kind(tok) for tok in mods.tokens if tok.startswith("kind::"))
+    kind = next(tok for tok in mods.tokens if tok.startswith("kind::"))[6:]
+    scale_vec = _scale_vec(mods.tokens, kind)
     _one_issuer(t)
-    for row in t.rows(d, a, b_desc, idesc, enable, *(scales or ())):
-        d_i, a_i, b_i, idesc_i, enable_i, *scale_i = row
-        m = Mma()
-        m.kind, m.group, m.ctas = kind, group, _pair(t, group)
-        m.idesc = InstrDescriptor.decode(int(idesc_i), kind)  # type: ignore[arg-type]
-        m.ws = "ws" in mods
-        m.enable = bool(enable_i)
-        m.exact = t.cta.machine.numerics == "exact"
-        m.d = int(d_i)
-        for token in mods.tokens:
-            if token.startswith("scale_vec::"):
-                m.scale_vec = int(token[11])
-            elif token.startswith("block"):
-                m.scale_vec = m.scale_vec or {"block16": 4, "block32": 2 if kind.startswith("mxf4") else 1}.get(token, 0)
-        problems = m.idesc.problems(group, m.ws, m.scale_vec or None)
-        if problems:
-            raise DeviceFault("tcgen05.bad-instruction-descriptor", "tcgen05.mma: " + "; ".join(problems), "check the shape, the element types and the cta_group of the MMA", site=t.site)
-        m.letter = tl.datapath(m.idesc.m, group, m.ws, m.idesc.sparse)
-        m.b_desc = SmemDescriptor.decode(int(b_i))
-        problems = tl.d_problems(m.letter, m.idesc.n, m.d)
-        bits = m.idesc
-        if a_in_tmem:
-            m.a_tmem = int(a_i)
-        else:
-            m.a_desc = SmemDescriptor.decode(int(a_i))
-            problems += ["A: " + p for p in sd.problems(m.a_desc, m.rows(), bits.k, bits.a_operand, bits.a_major)]
-        problems += ["B: " + p for p in sd.problems(m.b_desc, bits.n // group, bits.k, bits.b_operand, bits.b_major)]
-        if problems:
-            raise DeviceFault("tcgen05.bad-descriptor", "tcgen05.mma: " + "; ".join(problems), "check layout, swizzle mode and offset of the operand tiles", site=t.site)
-        if any(int(lanes.pick(x, 0)) for x in disable):
-            raise UnsupportedInstruction("tcgen05.mma", t.cta.machine.location(t.site), "with a disable-output-lane mask")
-        if scale_i:
-            m.scales = (int(scale_i[0]), int(scale_i[1]))
-        _check_mma(t, m)
-        machine = t.cta.machine
-        machine.count("flops.tcgen05.mma", 2 * m.idesc.m * m.idesc.n * m.idesc.k)
+    if any(int(lanes.pick(x, 0)) for x in disable):
+        raise UnsupportedInstruction("tcgen05.mma", t.cta.machine.location(t.site), "with a disable-output-lane mask")
+    machine, cluster = t.cta.machine, t.cta.cluster
+    ctas = _pair(t, group)
+    warp = t.cta.rank * t.cta.num_warps + t.warps[0]
+    for d_i, a_i, b_i, idesc_i, enable_i, *scale_i in t.rows(d, a, b_desc, idesc, enable, *(scales or ())):
+        a_i = int(a_i)
+        plan = mma.plan(kind, group, "ws" in mods, scale_vec, int(idesc_i), None if a_in_tmem else a_i, a_i if a_in_tmem else None, int(b_i), int(d_i))
+        op = mma.Mma(plan, ctas, int(d_i), a_i if a_in_tmem else None, bool(enable_i), (int(scale_i[0]), int(scale_i[1])) if scale_i else None, scale_vec, machine.numerics == "exact")
+        _check_mma(t, op, warp)
+        i = plan.idesc
+        machine.count("flops.tcgen05.mma", 2 * i.m * i.n * i.k)
         machine.count("mma.executed")
-        warp = t.cta.rank * t.cta.num_warps + t.warps[0]
-        machine.issue((t.cta.cluster, "mma", t.cta.rank, warp), m.complete, "tcgen05.mma", t.site)
+        chain = (cluster, "mma", t.cta.rank, warp)
+        queue = machine.chains.get(chain)
+        if queue and isinstance(queue[-1].payload, mma.Mma) and queue[-1].payload.fuse(op):
+            continue
+        machine.issue(chain, op.complete, "tcgen05.mma", t.site, op)
 
 
-def _operand_region(desc: SmemDescriptor, rows: int, k: int, operand: Any, major: str) -> Any:
-    return _region_cache(desc.start % 1024, desc.lbo, desc.sbo, desc.encode(), rows, k, operand.smem_bits, major)
-
-
-@lru_cache(maxsize=1024)
-def _region_cache(_low: int, _lbo: int, _sbo: int, encoded: int, rows: int, k: int, bits: int, major: str) -> Any:
-    desc = SmemDescriptor.decode(encoded)
-    addresses = np.sort(sd.chunk_addresses(desc, rows, k, bits, major))  # type: ignore[arg-type]
-    return hbm.Chunks(addresses, 16), int(addresses[0]), int(addresses[-1]) + 16
-
-
-def _check_mma(t: Threads, m: Mma) -> None:
-    """Bounds of the operands, allocation of D, and the race detector."""
-    i = m.idesc
-    reads = []
-    for c in m.ctas:
-        if m.a_desc is not None:
-            reads.append((c, _operand_region(m.a_desc, m.rows(), i.k, i.a_operand, i.a_major), "A"))
-        reads.append((c, _operand_region(m.b_desc, i.n // m.group, i.k, i.b_operand, i.b_major), "B"))
-        columns = tl.d_columns(m.letter, i.n)
-        _check_tmem(t, c, m.d & 0xFFFF, columns, "tcgen05.mma writes its accumulator to a part")
-    for c, (_, lo, hi), name in reads:
-        if lo < POOL_BASE or hi > POOL_BASE + c.dyn_bytes:
-            try:
-                c.check_shared(lo, hi, f"tcgen05.mma operand {name}: read")
-            except DeviceFault as fault:
-                fault.site = t.site
-                raise
+def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
+    """Legality, bounds of the operands, allocation of D, and the race detector."""
+    p = op.plan
+    if p.problems:
+        code = p.problems[0][0]
+        raise DeviceFault(code, "tcgen05.mma: " + "; ".join(text for _, text in p.problems), "check shape, element types, layout, swizzle mode and offset of the operand tiles", site=t.site)
+    operands = [("B", p.b)] if p.a is None else [("A", p.a), ("B", p.b)]
+    for c in op.ctas:
+        for name, o in operands:
+            if o.low < POOL_BASE or o.high > POOL_BASE + c.dyn_bytes:
+                c.check_shared(o.low, o.high, f"tcgen05.mma operand {name}: read")
+        _check_tmem(t, c, op.d & 0xFFFF, p.columns, "tcgen05.mma writes its accumulator to a part")
     hb = t.cta.cluster.hb
     if hb is None:
         return
-    warp = t.cta.rank * t.cta.num_warps + t.warps[0]
     tmem_reads = []
-    columns = tl.d_columns(m.letter, i.n)
-    layout = "F" if m.letter in ("C", "F") else None
-    for c in m.ctas:
-        if m.a_tmem is not None:
-            tmem_reads.append((c.rank, _tmem_block(m.a_tmem & 0xFFFF, tl.a_columns(i.k, i.a_operand), None)))
-        if m.scales is not None:
-            tmem_reads.append((c.rank, _tmem_block(m.scales[0] & 0xFFFF, tl.scale_columns(m.rows()), None)))
-            tmem_reads.append((c.rank, _tmem_block(m.scales[1] & 0xFFFF, tl.scale_columns(i.n), None)))
-    writes = [(c.rank, _tmem_block(m.d & 0xFFFF, columns, layout)) for c in m.ctas]
+    for c in op.ctas:
+        if op.a_tmem is not None:
+            tmem_reads.append((c.rank, mma.tmem_block(op.a_tmem & 0xFFFF, tl.a_columns(p.idesc.k, p.idesc.a_operand))))
+        if op.scales is not None:
+            tmem_reads.append((c.rank, mma.tmem_block(op.scales[0] & 0xFFFF, tl.scale_columns(p.rows))))
+            tmem_reads.append((c.rank, mma.tmem_block(op.scales[1] & 0xFFFF, tl.scale_columns(p.idesc.n))))
     hb.mma(
-        warp, t.rd_site, smem_reads=[(c.rank, region) for c, (region, _, _), _ in reads], tmem_reads=tmem_reads, tmem_writes=writes, accumulate=m.enable,
+        warp, t.rd_site, smem_reads=[(c.rank, o.region) for c in op.ctas for _, o in operands], tmem_reads=tmem_reads,
+        tmem_writes=[(c.rank, p.block) for c in op.ctas], accumulate=op.enable,
     )  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def _tmem_block(column: int, columns: int, layout: str | None) -> Any:
-    return hbm.TmemBlock(column, columns, layout=layout) if layout else hbm.TmemBlock(column, columns)
 
 
 @instruction("ptx.tcgen05_mma_ss", counter="tcgen05.mma")
 def tcgen05_mma_ss(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, disable: Any, enable: Any, *extra: Any) -> None:
     """D = A B^T (+ D), A and B in shared memory; every active thread that reaches it issues one MMA."""
-    _issue_mma(mods, t, d, a, b, idesc, disable if isinstance(disable, (tuple, np.ndarray)) else (disable,), enable, a_in_tmem=False)
+    _issue_mma(mods, t, d, a, b, idesc, disable, enable, a_in_tmem=False)
 
 
 @instruction("ptx.tcgen05_mma_ts", counter="tcgen05.mma")
 def tcgen05_mma_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, disable: Any, enable: Any, *extra: Any) -> None:
     """D = A B^T (+ D), A in tensor memory."""
-    _issue_mma(mods, t, d, a, b, idesc, disable if isinstance(disable, (tuple, np.ndarray)) else (disable,), enable, a_in_tmem=True)
+    _issue_mma(mods, t, d, a, b, idesc, disable, enable, a_in_tmem=True)
 
 
 @instruction("ptx.tcgen05_mma_block_scale_ss", counter="tcgen05.mma")
@@ -513,10 +408,10 @@ def tcgen05_cp(mods: Mods, t: Threads, address: Any, desc: Any) -> None:
         for c in ctas:
             _check_tmem(t, c, int(addr) & 0xFFFF, columns, "tcgen05.cp")
         if cluster.hb is not None:
-            region, _, _ = _region_cache(0, 0, 0, descriptor.encode(), rows, row_bytes, 8, "K")
+            region = mma.operand(descriptor.encode(), rows, row_bytes, 8, "K").region
             cluster.hb.mma(
                 warp, t.rd_site, smem_reads=[(c.rank, region) for c in ctas],
-                tmem_writes=[(c.rank, _tmem_block(int(addr) & 0xFFFF, columns, None)) for c in ctas], accumulate=False, what="tcgen05.cp",
+                tmem_writes=[(c.rank, mma.tmem_block(int(addr) & 0xFFFF, columns)) for c in ctas], accumulate=False, what="tcgen05.cp",
             )  # fmt: skip
 
         def complete(ctas: list[Cta] = ctas, descriptor: SmemDescriptor = descriptor, addr: int = int(addr)) -> None:
