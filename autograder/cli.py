@@ -100,7 +100,7 @@ def grade(
         raise UsageError("give either --solution or --file, not both")
     root, course = _open_course(folder)
     exercises = course.exercises if exercise == "all" else [_find(course, exercise)]
-    if path is not None and len(exercises) > 1:
+    if path is not None and exercise == "all":
         raise UsageError("--file needs one exercise, not 'all'")
     _check_device(device)
     settings = Settings(seed=seed, quick=quick)

@@ -5,6 +5,7 @@ Errors name the file, the line, the key, what is wrong, and the nearest valid na
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -154,6 +155,13 @@ class Exercise(_Strict):
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(self.size(entry) for entry in tensor.shape)
 
+    def tensor_specs(self) -> list[dict[str, Any]]:
+        """name, role, dtype and shape (numbers) of each tensor, as plain data for other processes."""
+        return [
+            {"name": t.name, "role": t.role, "dtype": t.dtype, "shape": list(self.shape(t))}
+            for t in self.tensors
+        ]
+
     @model_validator(mode="after")
     def _is_consistent(self) -> Exercise:
         for what, names in (
@@ -235,7 +243,7 @@ def find_course_root(start: Path, outermost: bool = False) -> Path:
         CourseError: there is none.
     """
     here = start.absolute()
-    roots = [folder for folder in (here, *here.parents) if (folder / COURSE_FILE).is_file()]
+    roots = [folder for folder in (here, *here.parents) if os.path.isfile(folder / COURSE_FILE)]
     if not roots:
         raise CourseError(
             f"no {COURSE_FILE} in {here} or any folder above it;"

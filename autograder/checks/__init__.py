@@ -11,24 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autograder.course import Check, Exercise
-from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
+from autograder.diagnosis import Diagnosis, Failure
+from autograder.report.model import CheckResult, Evidence, Fault, Verdict
 from autograder.submission import Submission
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why the grade stopped early, whose fault that is, where, and what the grader's own process said."""
-
-    fault: Fault
-    message: str
-    fix: str = ""
-    location: Location | None = None
-    log: str = ""
-
-    def evidence(self) -> Evidence:
-        locations = [self.location] if self.location else []
-        data = {"log": self.log} if self.log else {}
-        return Evidence(kind="error", message=self.message, fix=self.fix, locations=locations, data=data)
 
 
 @dataclass
@@ -60,12 +45,19 @@ class CaseRun:
 class Outcome:
     """Everything a grade has seen. `build_failure` and `run_failure` tell how far it came."""
 
-    exercise: Exercise
-    submission: Submission
+    diagnosis: Diagnosis
     build_failure: Failure | None = None
     run_failure: Failure | None = None
     resources: dict[str, int] | None = None
     runs: list[CaseRun] = field(default_factory=list)
+
+    @property
+    def exercise(self) -> Exercise:
+        return self.diagnosis.exercise
+
+    @property
+    def submission(self) -> Submission:
+        return self.diagnosis.submission
 
     @property
     def failure(self) -> Failure | None:
@@ -88,14 +80,7 @@ class Outcome:
             how_many(run.counters.get(name, 0) > 0 for name in names) for run in self.runs
         )
 
-    def location(self, file: str, line: int) -> Location:
-        """A line of the snapshot as the learner's own line; a line of any other file as it is."""
-        if file.rsplit("/", 1)[-1] == SNAPSHOT_NAME:
-            return learner_line(self.submission, line)
-        return Location(file=file.rsplit("/", 1)[-1], line=max(1, line))
 
-
-SNAPSHOT_NAME = "kernel.py"
 CheckFunction = Callable[[Check, Outcome], CheckResult]
 CHECKS: dict[str, CheckFunction] = {}
 
@@ -111,10 +96,6 @@ def run_checks(outcome: Outcome) -> list[CheckResult]:
     from autograder.checks import build, correctness, mechanism, predictions, resources, synchronization  # noqa: F401
 
     return [CHECKS[c.id](c, outcome) for c in outcome.exercise.checks]
-
-
-def learner_line(submission: Submission, line: int) -> Location:
-    return Location(file=submission.name, cell=submission.cell, line=max(1, line), text=submission.line(line))
 
 
 def missing_counters(check: Check, runs: list[CaseRun]) -> dict[str, int]:

@@ -46,8 +46,10 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
             data={"case": run.case, "changed_inputs": run.changed_inputs},
         )
     seen = run.comparison
-    if seen is None:
-        return Evidence(kind="mismatch", message=f"{run.title}: no output came back", data={"case": run.case})
+    if seen is None or not seen["mismatches"]:
+        return Evidence(
+            kind="mismatch", message=f"{run.title}: no complete output came back", data={"case": run.case}
+        )
     output = next(t.name for t in outcome.exercise.tensors if t.role == "output")
     message = f"{run.title}: {seen['mismatches']} of {seen['elements']} elements are wrong ({seen['where']})"
     first = seen["first"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from autograder.answers import digest
+import re
+
+from autograder.answers import digest, normal_form
 from autograder.checks import Outcome, check, result
 from autograder.course import Check, Question
 from autograder.errors import did_you_mean
@@ -32,14 +34,15 @@ def _problem(exercise: str, question: Question, answer: object) -> str:
     """What is wrong with an answer, empty when it is right. Never says what would be right."""
     if answer is None:
         return f"not answered yet ({question.prompt})"
-    if question.kind in ("integer", "number") and not isinstance(answer, int | float):
-        return f"{answer!r} is not a number ({question.prompt})"
-    if question.kind == "choice" and str(answer) not in question.choices:
-        return f"{answer!r} is none of {', '.join(question.choices)}"
     try:
+        spelled = normal_form(answer)
         right = digest(exercise, question.id, answer) == question.answer
     except ValueError as error:
         return str(error)
+    if question.kind in ("integer", "number") and not re.fullmatch(r"[-+]?[0-9].*", spelled):
+        return f"{answer!r} is not a number ({question.prompt})"
+    if question.kind == "choice" and spelled not in (normal_form(choice) for choice in question.choices):
+        return f"{answer!r} is none of {', '.join(question.choices)}"
     return "" if right else f"{answer!r} is not right ({question.prompt})"
 
 

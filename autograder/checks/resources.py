@@ -16,7 +16,7 @@ def resources(check: Check, outcome: Outcome) -> CheckResult:
         return skipped(
             check, "nothing to judge: no case is correct, and the kernel does not use the mechanism"
         )
-    used = used_resources(outcome)
+    used = outcome.resources or {}
     unknown = [name for name in check.at_most if name not in used]
     if unknown:
         message = f"the emulator did not report {', '.join(unknown)}"
@@ -36,13 +36,3 @@ def resources(check: Check, outcome: Outcome) -> CheckResult:
     if evidence:
         return result(check, Verdict.FAIL, 0, summary, evidence)
     return result(check, Verdict.PASS, check.points, summary)
-
-
-def used_resources(outcome: Outcome) -> dict[str, int]:
-    """What the launch plan says, and for what only shows at run time the largest value of all launches."""
-    used = dict(outcome.resources or {})
-    for run in outcome.runs:
-        for name, count in run.counters.items():
-            if name in used or "." not in name:
-                used[name] = max(used.get(name, 0), count)
-    return used

@@ -66,7 +66,7 @@ def finding_evidence(
         code=finding["code"],
         message=finding["message"],
         fix=finding["fix"],
-        locations=[outcome.location(p["file"], p["line"]) for p in finding["locations"]],
+        locations=[outcome.diagnosis.location(p["file"], p["line"]) for p in finding["locations"]],
         data={
             **finding["data"],
             "strength": finding["strength"],

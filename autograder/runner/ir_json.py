@@ -50,6 +50,8 @@ def dump(prim_func: Any) -> str:
 
     def visit(value: Any) -> int:
         plain = _plain_node(value, tvm_ffi.dtype)
+        if plain is None and not isinstance(value, tvm_ffi.Object):
+            raise NotAKernel(f"the kernel holds a {type(value).__name__}")
         # repr, because 0.0 and -0.0 are equal as numbers
         key = (plain["type"], repr(plain.get("data"))) if plain else value.__chandle__()
         if key in index:

@@ -65,8 +65,8 @@ def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
         kernel = emulator.compile(prim_func, arch=frame.header["arch"])
     except emulator.EmulatorError as error:
         return _answer(out, {"stage": "refused", **_describe(emulator, error)})
-    resources = {k: v for k, v in kernel.resources.items() if isinstance(v, int)}
-    _answer(out, {"stage": "compiled", "resources": resources, "seconds": time.perf_counter() - started})
+    seconds = time.perf_counter() - started
+    _answer(out, {"stage": "compiled", "resources": _resources(kernel), "seconds": seconds})
     return kernel
 
 
@@ -102,10 +102,16 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
         "findings": [finding.to_json() for finding in run.findings],
         "counters": {str(name): int(count) for name, count in run.counters.items()},
         "changed_inputs": changed,
+        "resources": _resources(kernel),
         "seconds": seconds,
     }
     raw = b"".join(a.tobytes() for t, a in zip(tensors, arrays, strict=True) if t["role"] == "output")
     _answer(out, header, raw)
+
+
+def _resources(kernel: Any) -> dict[str, int]:
+    """What one CTA occupies. Some of it, e.g. TMEM columns, only shows once the kernel has run."""
+    return {name: value for name, value in kernel.resources.items() if isinstance(value, int)}
 
 
 def _buffers(prim_func: Any, named: bool = False) -> list[dict[str, Any]]:

@@ -124,7 +124,7 @@ class Pump:
         search = [str(root) for root in (*roots, PACKAGE_ROOT)]
         place = "sys.path[:0] = " if trusted else "sys.path += "
         code = f"import sys; {place}{search!r}; from autograder.runner.{module} import main; main({send})"
-        flags = ["-I", "-B", "-X", "utf8"]
+        flags = ["-I", "-B", "-u", "-X", "utf8"]
         try:
             process = subprocess.Popen(
                 [sys.executable, *flags, "-c", code],
@@ -156,12 +156,6 @@ class Pump:
         child.outbox += encode(header, raw)
         self._flush(child)
 
-    def close_input(self, child: Child) -> None:
-        """Tell a child that nothing more follows, once its queue is empty."""
-        if child.process.stdin and not child.outbox:
-            with contextlib.suppress(OSError):
-                child.process.stdin.close()
-
     def receive(self, child: Child, seconds: float) -> Frame:
         """The child's next frame.
 
@@ -171,42 +165,49 @@ class Pump:
         """
         deadline = time.monotonic() + seconds
         while not child.frames:
+            if child.end is None and _is_over(child.process):
+                self._drain(child)  # what it wrote before its end; its own children may hold the pipe open
+                child.end = None if child.frames else child.end or End.EXITED
+                continue
             if child.end is None and time.monotonic() >= deadline:
                 child.end = End.TIMEOUT
-            if child.end is None and child.channel not in child.open_pipes:
-                child.end = End.EXITED
             if child.end is not None:
-                if child.end is End.EXITED:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        child.process.wait(timeout=1)
-                status = child.process.poll()
                 self.kill(child)
+                status = child.process.returncode if child.end is End.EXITED else None
                 raise ChildEnded(child.end, status, child.detail)
             self._step(max(0.0, deadline - time.monotonic()))
         return child.frames.popleft()
 
     def kill(self, child: Child) -> None:
         """Kill a child, its process group, and whatever of its descendants left the group. Safe to repeat."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if child.process.returncode is None:
+        if child.process.returncode is None:
+            # A dead leader is not reaped before this, so its number still means this group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.process.pid, signal.SIGKILL)
-        child.process.wait()
+            child.process.wait()
+        self._kill_orphans()
+        self._drain(child)
+        child.end = child.end or End.EXITED
         for pipe in list(child.open_pipes):
-            self._drop(child, pipe, drain=True)
+            self._drop(child, pipe)
         for stream in (child.process.stdin, child.process.stdout, child.process.stderr):
-            if stream is not None:
+            if stream is not None and not stream.closed:
+                self._forget(stream.fileno())
                 with contextlib.suppress(OSError):
                     stream.close()
+
+    def _kill_orphans(self) -> None:
+        """Kill processes that became our children although we did not start them, until there are none."""
         known = {c.process.pid for c in self._children}
         for _ in range(100):
             orphans = _children_of_this_process() - known - self._strangers
-            if not orphans:
-                return
             for pid in orphans:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
                 with contextlib.suppress(OSError):
                     os.waitpid(pid, 0)
+            if not orphans:
+                return
 
     # Bytes ---------------------------------------------------------------------------------------
 
@@ -219,11 +220,19 @@ class Pump:
             elif key.fd in child.open_pipes:
                 self._read(child, key.fd)
 
-    def _read(self, child: Child, pipe: int) -> None:
+    def _drain(self, child: Child) -> None:
+        """Read what is in a dead child's pipes now; at most a pipe's capacity, should someone still write."""
+        for pipe in list(child.open_pipes):
+            for _ in range(16):
+                if pipe not in child.open_pipes or not self._read(child, pipe):
+                    break
+
+    def _read(self, child: Child, pipe: int) -> bool:
+        """Read one piece; False when there is nothing now."""
         try:
             data = os.read(pipe, _CHUNK)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._drop(child, pipe)
         elif pipe != child.channel:
@@ -237,6 +246,7 @@ class Pump:
                 child.frames.extend(child.decoder.feed(data))
             except FrameError as error:
                 child.end, child.detail = child.end or End.GARBAGE, str(error)
+        return True
 
     def _flush(self, child: Child) -> None:
         """Write what the child's standard input takes now; wait for room by the selector."""
@@ -258,21 +268,26 @@ class Pump:
         elif watched and not child.outbox:
             self._selector.unregister(pipe)
 
-    def _drop(self, child: Child, pipe: int, drain: bool = False) -> None:
-        if drain and pipe != child.channel and child.end is not End.OUTPUT:
-            with contextlib.suppress(OSError):
-                child.printed += os.read(pipe, _KEPT_OUTPUT)
-                del child.printed[:-_KEPT_OUTPUT]
+    def _drop(self, child: Child, pipe: int) -> None:
+        """Read no more from a pipe of a child."""
         child.open_pipes.discard(pipe)
+        self._forget(pipe)
+        if pipe == child.channel:
+            os.close(pipe)
+
+    def _forget(self, pipe: int) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(pipe)
-        if pipe == child.channel:
-            with contextlib.suppress(OSError):
-                os.close(pipe)
-        stream = child.process.stdin
-        if not child.open_pipes and stream is not None and not stream.closed:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(stream.fileno())
+
+
+def _is_over(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has ended; not reaped where waitid exists (everywhere but macOS before 3.13)."""
+    if process.returncode is not None or not hasattr(os, "waitid"):
+        return process.poll() is not None
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -53,7 +53,9 @@ def limits() -> Limits:
 @pytest.fixture(scope="session")
 def solution(exercise: Exercise) -> str:
     """The text of the solution's kernel cell."""
-    notebook = json.loads((REPOSITORY / "solutions" / exercise.id / exercise.notebook).read_text(encoding="utf-8"))
+    notebook = json.loads(
+        (REPOSITORY / "solutions" / exercise.id / exercise.notebook).read_text(encoding="utf-8")
+    )
     return cell_of(notebook, exercise.cells.kernel)
 
 
@@ -123,3 +125,74 @@ def autograde(folder: Path) -> Callable[..., Result]:
 def one_line(text: str) -> bool:
     """Whether an error message is one clear line and no stack trace."""
     return text.count("\n") == 1 and text.startswith("autograde: ") and "Traceback" not in text
+
+
+EMULATOR = '''
+"""A stand-in for the emulator: computes D = A B^T and reports what the test wants."""
+import time
+import numpy as np
+
+class EmulatorError(Exception):
+    location = None
+class LoweringError(EmulatorError): pass
+class UnsupportedInstruction(EmulatorError): pass
+class LaunchError(EmulatorError): pass
+
+class Finding:
+    def __init__(self, **fields): self.fields = fields
+    def to_json(self):
+        return {"code": "x", "strength": "error", "message": "m", "fix": "f", "locations": [], "names": [],
+                "cta": None, "warps": [], "lanes": [], "data": {}, **self.fields}
+
+class Place:
+    def __init__(self, file, line): self.file, self.line = file, line
+
+class Run:
+    findings = ()
+    counters = {"tcgen05." + name: 4 for name in ("alloc", "mma", "commit", "ld", "dealloc")}
+
+class Kernel:
+    resources = {"threads_per_cta": 128, "smem_bytes": 33792, "grid": (1, 1, 1), "tmem_columns": 128}
+    def run(self, a, b, d, seed, schedule, check):
+        run = Run()
+        d[:] = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float16)
+        BODY
+        return run
+
+def compile(prim_func, arch):
+    COMPILE
+    return Kernel()
+'''
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Callable[..., tuple[Path, ...]]:
+    """(statements of a launch, statements of compile) -> import roots with a stand-in for the emulator."""
+
+    def make(body: str = "pass", compile: str = "pass") -> tuple[Path, ...]:
+        package = tmp_path / "stand-in" / "emulator"
+        package.mkdir(parents=True)
+        indented = body.replace("\n", "\n        ")
+        text = EMULATOR.replace("BODY", indented).replace("COMPILE", compile)
+        (package / "__init__.py").write_text(text, encoding="utf-8")
+        return (package.parent,)
+
+    return make
+
+
+SMALL_KERNEL = """
+from tvm.script import tirx as T
+
+
+def build_kernel(M, N, K):
+    @T.prim_func
+    def kernel(
+        A: T.Buffer((M, K), "float16"), B: T.Buffer((N, K), "float16"), D: T.Buffer((M, N), "float16")
+    ):
+        T.device_entry()
+        T.cta_id([1])
+        lane = T.thread_id([128])
+        D[lane, 0] = A[lane, 0]
+
+    return kernel
+"""

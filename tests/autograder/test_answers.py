@@ -42,7 +42,10 @@ def test_the_tool_prints_the_digest(capsys: pytest.CaptureFixture[str]) -> None:
     ("text", "answers"),
     [
         ("answers = {'q1': 5, 'q2': 'async'}", {"q1": 5, "q2": "async"}),
-        ("answers = {'q1': 2 * 128 * 64 * 2, 'q2': 3 ^ (13 % 8), 'q3': -1}", {"q1": 32768, "q2": 6, "q3": -1}),
+        (
+            "answers = {'q1': 2 * 128 * 64 * 2, 'q2': 3 ^ (13 % 8), 'q3': -1}",
+            {"q1": 32768, "q2": 6, "q3": -1},
+        ),
         ("answers = {'q1': None, 'q2': ...}", {"q1": None, "q2": None}),
         ("answers = {'q1': None}\nanswers = {'q1': 64 // 16}", {"q1": 4}),
         ("answers = {}\nanswers['q1'] = 1 << 5", {"q1": 32}),

@@ -22,7 +22,9 @@ def inputs(family: str, seed: int = 3) -> list[Any]:
 
 def interval(family: str, exercise: Exercise, seed: int = 3) -> tuple[Any, Any, Any]:
     a, b = inputs(family, seed)
-    return allowed_interval(Reference(a @ b.T, np.abs(a) @ np.abs(b).T), 64, exercise.tolerance.accumulate_eps, F16)
+    return allowed_interval(
+        Reference(a @ b.T, np.abs(a) @ np.abs(b).T), 64, exercise.tolerance.accumulate_eps, F16
+    )
 
 
 def fp32_sum(family: str, order: Any, seed: int = 3) -> Any:
@@ -83,7 +85,9 @@ def test_narrow_arithmetic_is_wrong(exercise: Exercise, family: str) -> None:
     allowed = interval(family, exercise)
     exact = a @ b.T
     rounded = exact.astype(F16)
-    truncated = np.where(np.abs(rounded) > np.abs(exact), np.nextafter(rounded, F16.type(0)), rounded).astype(F16)
+    truncated = np.where(np.abs(rounded) > np.abs(exact), np.nextafter(rounded, F16.type(0)), rounded).astype(
+        F16
+    )
     bfloat = exact.astype(ml_dtypes.bfloat16).astype(F16)
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = np.zeros((128, 128), F16)
@@ -129,7 +133,10 @@ def test_minus_zero_is_zero() -> None:
         (lambda d: np.roll(d, 1, axis=0), "off by 1 row: row 0 holds row 127"),
         (lambda d: np.roll(d, -2, axis=1), "off by 2 columns: column 0 holds column 2"),
         (lambda d: d.T, "transposed"),
-        (lambda d: d[np.arange(128).reshape(4, 32).T.ravel()], "rows are in the wrong order: row 1 holds row 32"),
+        (
+            lambda d: d[np.arange(128).reshape(4, 32).T.ravel()],
+            "rows are in the wrong order: row 1 holds row 32",
+        ),
     ],
 )
 def test_misplaced_values_are_named(exercise: Exercise, family: str, mistake: Any, meaning: str) -> None:

@@ -10,7 +10,16 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autograder.course import CHECK_KINDS, INPUT_FAMILIES, ORACLES, Course, Exercise, find_course_root, load_course, parse_course
+from autograder.course import (
+    CHECK_KINDS,
+    INPUT_FAMILIES,
+    ORACLES,
+    Course,
+    Exercise,
+    find_course_root,
+    load_course,
+    parse_course,
+)
 from autograder.errors import CourseError, UsageError
 
 from .conftest import REPOSITORY
@@ -37,7 +46,9 @@ def test_spellings_of_an_exercise(course: Course, spelled: str) -> None:
     assert course.find(spelled).id == "exercise_05"
 
 
-@pytest.mark.parametrize("spelled", ["", "4", "exercise_5x", "٥", "-5", "5.0", "99999999", "9" * 5000], ids=lambda s: s[:12])
+@pytest.mark.parametrize(
+    "spelled", ["", "4", "exercise_5x", "٥", "-5", "5.0", "99999999", "9" * 5000], ids=lambda s: s[:12]
+)
 def test_unknown_exercise(course: Course, spelled: str) -> None:
     with pytest.raises(UsageError, match="there is no exercise"):
         course.find(spelled)
@@ -51,11 +62,27 @@ def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "message"),
     [
-        ("        points: 10\n", "        pionts: 10\n", r"line \d+: .*checks\[predictions\]\.pionts: unknown key; did you mean 'points'"),
+        (
+            "        points: 10\n",
+            "        pionts: 10\n",
+            r"line \d+: .*checks\[predictions\]\.pionts: unknown key; did you mean 'points'",
+        ),
         ("    title: One tcgen05 MMA tile\n", "", r"exercises\[exercise_05\]\.title: is missing"),
-        ("oracle: gemm_nt", "oracle: gemm_tn", r"\.oracle: 'gemm_tn' is not one of gemm_nt; did you mean 'gemm_nt'"),
-        ("inputs: one_hot", "inputs: onehot", r"cases\[one_hot\]\.inputs: 'onehot' is not one of .*did you mean 'one_hot'"),
-        ("shape: [N, K]", "shape: [N, L]", "shape of tensor B uses 'L', which is no parameter of builder.params"),
+        (
+            "oracle: gemm_nt",
+            "oracle: gemm_tn",
+            r"\.oracle: 'gemm_tn' is not one of gemm_nt; did you mean 'gemm_nt'",
+        ),
+        (
+            "inputs: one_hot",
+            "inputs: onehot",
+            r"cases\[one_hot\]\.inputs: 'onehot' is not one of .*did you mean 'one_hot'",
+        ),
+        (
+            "shape: [N, K]",
+            "shape: [N, L]",
+            "shape of tensor B uses 'L', which is no parameter of builder.params",
+        ),
         ("points: 40", "points: many", r"checks\[correctness\]\.points: .*valid number"),
         ("points: 40", "points: -1", r"checks\[correctness\]\.points: .*greater than or equal to 0"),
         ("points: 40", "points: .nan", r"checks\[correctness\]\.points: "),
@@ -63,7 +90,11 @@ def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
         ("version: 1", "version: 1\nversion: 1", "line 4: key 'version' appears twice"),
         ("id: q2", "id: q1", "question 'q1' appears twice"),
         ("role: output", "role: input", "tensors needs at least one with role: output"),
-        ("        points: 10\n        looks_at: your", "        points: 11\n        looks_at: your", "questions are worth 10 points, the check 'predictions' 11"),
+        (
+            "        points: 10\n        looks_at: your",
+            "        points: 11\n        looks_at: your",
+            "questions are worth 10 points, the check 'predictions' 11",
+        ),
         ("arch: sm_100a", "arch: [", r"line \d+: "),
         ("arch: sm_100a", "arch: sm_100", "'sm_100' is not one of sm_90a, sm_100a"),
     ],
@@ -76,7 +107,10 @@ def test_a_broken_course_is_explained(right: str, wrong: str, message: str) -> N
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "1", "a: &a [*a]", "\x00", "exercises: []", "? {a: b}\n: c", "!!python/object:os.system {}"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "1", "a: &a [*a]", "\x00", "exercises: []", "? {a: b}\n: c", "!!python/object:os.system {}"],
+)
 def test_no_course_at_all(text: str) -> None:
     with pytest.raises(CourseError):
         parse_course(text)
@@ -92,7 +126,9 @@ def test_one_changed_value_is_right_or_a_course_error(data: st.DataObject) -> No
         node = node[key]
         key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
     scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-    node[key] = data.draw(scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=5), scalars, max_size=3))
+    node[key] = data.draw(
+        scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=5), scalars, max_size=3)
+    )
     try:
         parse_course(yaml.safe_dump(tree, allow_unicode=True))
     except CourseError as error:

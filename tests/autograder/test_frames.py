@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 
@@ -11,11 +12,15 @@ from hypothesis import strategies as st
 
 from autograder.runner.frames import Decoder, Frame, FrameError, encode, parse_json, read_frame
 
-HEADERS = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5) | st.booleans(), max_size=4)
+HEADERS = st.dictionaries(
+    st.text(max_size=5), st.integers() | st.text(max_size=5) | st.booleans(), max_size=4
+)
 
 
 @given(st.lists(st.tuples(HEADERS, st.binary(max_size=50)), max_size=4), st.integers(1, 17))
-def test_any_cut_of_the_stream_gives_the_same_frames(frames: list[tuple[dict[str, object], bytes]], step: int) -> None:
+def test_any_cut_of_the_stream_gives_the_same_frames(
+    frames: list[tuple[dict[str, object], bytes]], step: int
+) -> None:
     stream = b"".join(encode(header, raw) for header, raw in frames)
     decoder = Decoder(1 << 20, 1 << 20)
     got = [f for i in range(0, len(stream), step) for f in decoder.feed(stream[i : i + step])]
@@ -27,10 +32,8 @@ def test_any_cut_of_the_stream_gives_the_same_frames(frames: list[tuple[dict[str
 
 @given(st.binary(max_size=64))
 def test_other_bytes_are_refused_or_wait_for_more(data: bytes) -> None:
-    try:
+    with contextlib.suppress(FrameError):
         assert list(Decoder(100, 100).feed(data)) == []
-    except FrameError:
-        pass
 
 
 def test_sizes_are_checked_before_anything_is_kept() -> None:
@@ -39,7 +42,9 @@ def test_sizes_are_checked_before_anything_is_kept() -> None:
             list(Decoder(100, 100).feed(struct.pack("<4sIQ", b"AGF1", *sizes)))
 
 
-@pytest.mark.parametrize("text", [b'{"a": 1, "a": 2}', b'{"a": NaN}', b'{"a": Infinity}', b"[]", b"{", b"\xff", b"[" * 99999])
+@pytest.mark.parametrize(
+    "text", [b'{"a": 1, "a": 2}', b'{"a": NaN}', b'{"a": Infinity}', b"[]", b"{", b"\xff", b"[" * 99999]
+)
 def test_json_is_strict(text: bytes) -> None:
     with pytest.raises(FrameError):
         parse_json(text)

@@ -33,7 +33,9 @@ RELEASED = REPOSITORY / "exercises" / "exercise_05" / "exercise_05.ipynb"
 def test_the_kernel_cell_of_the_release(exercise: Exercise) -> None:
     released = released_kernel(REPOSITORY, exercise)
     submission = read_submission(RELEASED, exercise, released)
-    assert submission.source == cell_of(json.loads(RELEASED.read_text(encoding="utf-8")), "kernel") == released
+    assert (
+        submission.source == cell_of(json.loads(RELEASED.read_text(encoding="utf-8")), "kernel") == released
+    )
     assert submission.untouched
     assert set(submission.answers.values()) == {None}
     cells = json.loads(RELEASED.read_text(encoding="utf-8"))["cells"]
@@ -129,7 +131,10 @@ def cell(grade_id: str, source: Any) -> dict[str, Any]:
         (b'{"worksheets": [], "nbformat": 3}', "not a notebook of format 4"),
         (notebook().encode(), "has no cells"),
         (notebook(cell("other", "")).encode(), 'has no cell with grade_id "kernel"'),
-        (notebook(cell("kernel", ""), cell("kernel", ""), cell("answers", "")).encode(), "cells 1 and 2 have the same"),
+        (
+            notebook(cell("kernel", ""), cell("kernel", ""), cell("answers", "")).encode(),
+            "cells 1 and 2 have the same",
+        ),
         (notebook(cell("kernel", 5), cell("answers", "")).encode(), "cell 1 has no text"),
         (notebook(cell("kernel", "\ud800"), cell("answers", "")).encode(), "not valid Unicode"),
         (json.dumps({"cells": [1], "nbformat": 4}).encode(), "not a cell"),
@@ -171,7 +176,9 @@ JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_damaged_notebook_is_read_or_refused(tmp_path: Path, exercise: Exercise, data: st.DataObject) -> None:
+def test_a_damaged_notebook_is_read_or_refused(
+    tmp_path: Path, exercise: Exercise, data: st.DataObject
+) -> None:
     """Any part of a real notebook replaced by anything: a submission, or a SubmissionError of one line."""
     tree: Any = {"root": copy.deepcopy(json.loads(RELEASED.read_text(encoding="utf-8")))}
     node, key = tree, "root"
@@ -187,7 +194,9 @@ def test_a_damaged_notebook_is_read_or_refused(tmp_path: Path, exercise: Exercis
         assert "\n" not in str(error)
 
 
-def test_answers_that_cannot_be_read_keep_the_kernel(fill_in: Callable[..., Path], exercise: Exercise) -> None:
+def test_answers_that_cannot_be_read_keep_the_kernel(
+    fill_in: Callable[..., Path], exercise: Exercise
+) -> None:
     submission = read_submission(fill_in(kernel="x = 1", answers="answers = {'q1': f()}"), exercise)
     assert submission.source == "x = 1"
     assert "neither" in submission.answers_problem

@@ -1,0 +1,270 @@
+"""Why a grade stopped: what the processes reported, in a learner's words, at the learner's line."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from autograder.course import Exercise, Limits
+from autograder.errors import did_you_mean, nearest
+from autograder.report.model import Evidence, Fault, Location
+from autograder.runner.process import Child, ChildEnded, End
+from autograder.submission import Submission
+
+SNAPSHOT_NAME = "kernel.py"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the grade stopped early, whose fault that is, where, and what the grader's own process said."""
+
+    fault: Fault
+    message: str
+    fix: str = ""
+    location: Location | None = None
+    log: str = ""
+
+    def evidence(self) -> Evidence:
+        locations = [self.location] if self.location else []
+        data = {"log": self.log} if self.log else {}
+        return Evidence(kind="error", message=self.message, fix=self.fix, locations=locations, data=data)
+
+
+class Stopped(Exception):
+    """The grade cannot go on; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Turns reports about one submission into failures."""
+
+    exercise: Exercise
+    submission: Submission
+    limits: Limits
+
+    def location(self, file: str, line: int) -> Location:
+        """A line of the snapshot as the learner's own; a line of any other file as it is."""
+        name = file.rsplit("/", 1)[-1]
+        if name == SNAPSHOT_NAME:
+            return self.learner_line(line)
+        return Location(file=name, line=max(1, line))
+
+    def learner_line(self, line: int) -> Location:
+        """A line of the submission's source, with its text."""
+        own = self.submission
+        return Location(file=own.name, cell=own.cell, line=max(1, line), text=own.line(line))
+
+    def _here(self, line: int | None) -> Location | None:
+        return None if line is None else self.learner_line(line)
+
+    def _definition(self, name: str) -> Location | None:
+        """The line that defines a function of the submission."""
+        found = re.search(
+            rf"^[ \t]*(?:def|class)\s+{re.escape(name)}\b", self.submission.source, re.MULTILINE
+        )
+        if found is None:
+            return None
+        return self._here(self.submission.source.count("\n", 0, found.start()) + 1)
+
+    def ended(self, ended: ChildEnded) -> Failure:
+        """The submission's process ended without a result."""
+        name, limits = self.exercise.builder.name, self.limits
+        place = f"{name} or the code around it"
+        if ended.end is End.TIMEOUT:
+            return yours(
+                f"no kernel after {limits.build_seconds:g} s: {place} does not come to an end",
+                "look for a Python loop that never stops; the kernel itself is not run here",
+            )
+        if ended.end is End.OUTPUT:
+            return yours(
+                f"more than {limits.output_kib} KiB printed; the run was stopped",
+                "remove the prints, above all in loops",
+            )
+        if ended.end is End.GARBAGE:
+            return yours(
+                "the code wrote into the grader's channel",
+                "use print, and leave other file descriptors alone",
+            )
+        status = ended.status
+        if status is not None and status < 0:
+            number = -status
+            try:
+                what = signal.Signals(number).name
+            except ValueError:
+                what = f"signal {number}"
+            if number == signal.SIGKILL:
+                return machines(
+                    f"the process of the submission was killed ({what}); the machine may be out of memory"
+                )
+            if number == signal.SIGXCPU:
+                return yours(f"{place} used up its processor time", "look for a loop that never stops")
+            return yours(
+                f"Python crashed with {what} while running {place}",
+                "look for ctypes or recursion without end",
+            )
+        return yours(
+            f"the code ended its process (exit status {status}) before {name} returned",
+            f"return the kernel from {name}",
+        )
+
+    def build_failure(self, header: dict[str, Any]) -> Failure:
+        """The builder's process said why there is no PrimFunc."""
+        spec = self.exercise.builder
+        call = f"{spec.name}({', '.join(spec.params)})"
+        line = header.get("line")
+        line = line if isinstance(line, int) else None
+        message = self._words(header.get("message", ""))
+        returned = _article(self._words(header.get("returned", "")))
+        match header.get("kind"):
+            case "builder_missing":
+                defined = [str(n) for n in header.get("defined", [])]
+                close = nearest(spec.name, defined)
+                found = next((self._definition(n) for n in [close] if n), None)
+                return yours(
+                    f"there is no function {spec.name}" + did_you_mean(spec.name, defined),
+                    f"define {call}; its name and parameters are fixed",
+                    found,
+                )
+            case "builder_not_callable":
+                return yours(
+                    f"{spec.name} is {returned}, not a function",
+                    f"define {call}",
+                )
+            case "builder_signature":
+                return yours(
+                    f"{spec.name}{self._words(header.get('signature'))} cannot be called {call}: {message}",
+                    f"define it as {call}",
+                    self._here(line),
+                )
+            case "not_a_prim_func":
+                return yours(
+                    f"{spec.name} returned {returned}, not a tvm.tirx.PrimFunc",
+                    "end it with `return` and the function under @T.prim_func",
+                    self._definition(spec.name),
+                )
+            case "not_a_kernel":
+                return yours(f"{spec.name} returned something that is no kernel: {message}")
+            case "exit":
+                return yours(
+                    f"the code called sys.exit({message}) before {spec.name} returned",
+                    "remove it; return the kernel instead",
+                    self._here(line),
+                )
+            case "rejected":
+                return self._rejected(clean(header.get("message", "")), line)
+            case "raised":
+                what = self._words(header.get("type"))
+                return yours(f"{what}: {message}" if message else what, "", self._here(line))
+        return yours(
+            "the code wrote into the grader's channel", "use print, and leave other file descriptors alone"
+        )
+
+    def _rejected(self, text: str, line: int | None) -> Failure:
+        """TVM's parser rejected the kernel: its own words, at the learner's line."""
+        found = _DIAGNOSTIC.search(text)
+        if found and found["file"].endswith("kernel.py"):
+            return yours(f"TVM: {one_line(found['message'])}", "", self._here(int(found["line"])))
+        return yours(f"TVM: {self._words(text)}", "", self._here(line))
+
+    def _words(self, text: Any) -> str:
+        """Text of the submission's process for use in a message: one line, not too long, no private paths."""
+        own = re.sub(r"[^\s'\"]*/snapshot/kernel\.py", self.submission.name, str(text)[:5000])
+        return one_line(own)[:500]
+
+    def refusal(self, header: dict[str, Any]) -> Failure:
+        """The machine's process does not run the PrimFunc."""
+        place, where = header.get("location"), None
+        if place:
+            where = self.location(place["file"], place["line"])
+        text = str(header.get("message", ""))
+        message = one_line(text)
+        match header["kind"]:
+            case "buffers":
+                return self._buffer_mismatch(header["buffers"])
+            case "unreadable":
+                return yours(
+                    f"{self.exercise.builder.name} returned something that is no kernel: {message[:300]}"
+                )
+            case "lowering":
+                return yours(f"TVM: {_essence(text)}", "", where)
+            case "launch":
+                return yours(f"the launch is refused: {message}", "", where)
+            case "unsupported":
+                return graders(message, "another instruction may do the same; please report this one", where)
+        return graders(f"the emulator failed: {message}", "", where)
+
+    def _buffer_mismatch(self, buffers: list[dict[str, Any]]) -> Failure:
+        """Wrong number, dtype or shape of the PrimFunc's parameters."""
+        wanted = self.exercise.tensor_specs()
+        signature = ", ".join(f"{t['name']}: {t['dtype']} {tuple(t['shape'])}" for t in wanted)
+        where = self._definition(self.exercise.builder.name)
+        if len(buffers) != len(wanted):
+            return yours(
+                f"the kernel has {len(buffers)} parameters, not {len(wanted)}", f"it takes {signature}", where
+            )
+        for number, (have, want) in enumerate(zip(buffers, wanted, strict=True), 1):
+            if have["shape"] is None:
+                return yours(
+                    f"parameter {number}, {have['name']}, is no buffer", f"it takes {signature}", where
+                )
+            if (have["dtype"], have["shape"]) != (want["dtype"], want["shape"]):
+                return yours(
+                    f"parameter {number}, {have['name']}, is {have['dtype']} {_shape(have['shape'])};"
+                    f" it must be {want['dtype']} {_shape(want['shape'])}",
+                    f"the kernel takes {signature}",
+                    where,
+                )
+        return yours("the kernel's parameters do not fit", f"it takes {signature}", where)
+
+
+_DIAGNOSTIC = re.compile(r"\A(?:error: )?(?P<message>.*?)\n\s*--> (?P<file>.*):(?P<line>\d+):\d+", re.DOTALL)
+_DISPATCH = re.compile(r"(?P<what>[^\n:]*).*dispatch failed.*exception — \w+: (?P<why>[^\n|]*)", re.DOTALL)
+
+
+def _essence(text: str) -> str:
+    """TVM's words without its tables and Python tracebacks: those speak of TVM's own files."""
+    found = _DISPATCH.search(text)
+    if found:
+        return f"{one_line(found['what'])}: {one_line(found['why'])}"
+    return one_line(text.split("Traceback (most recent call last)")[0] or text)[:600]
+
+
+def yours(message: str, fix: str = "", where: Location | None = None) -> Failure:
+    return Failure(Fault.YOUR_CODE, message, fix, where)
+
+
+def graders(message: str, fix: str = "", where: Location | None = None, log: str = "") -> Failure:
+    return Failure(Fault.GRADER, message, fix, where, log)
+
+
+def machines(message: str, log: str = "") -> Failure:
+    return Failure(Fault.MACHINE, message, "`autograde doctor` looks at the machine", log=log)
+
+
+def with_last_line(message: str, child: Child) -> str:
+    """The message and the last line that the grader's own process printed."""
+    last = one_line((child.tail.strip().splitlines() or [""])[-1])
+    return f"{message}: {last[:300]}" if last else message
+
+
+def clean(text: Any) -> str:
+    """Text of the submission without control characters, cut to a sensible length."""
+    return re.sub(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f]", " ", str(text))[:20_000]
+
+
+def one_line(text: str) -> str:
+    return " ".join(clean(text).split())
+
+
+def _shape(shape: list[Any]) -> str:
+    return "(" + ", ".join(str(extent) for extent in shape) + ")"
+
+
+def _article(noun: str) -> str:
+    return noun if noun == "NoneType" else f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

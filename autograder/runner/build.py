@@ -1,0 +1,57 @@
+"""Run a submission in the builder's process and bring its PrimFunc back as inert JSON."""
+
+from __future__ import annotations
+
+from autograder.diagnosis import Diagnosis, Stopped, machines, with_last_line
+from autograder.runner.process import Child, ChildEnded, Pump
+
+MAX_GRAPH_BYTES = 64 << 20
+
+
+def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
+    """Start the process that gets one immutable snapshot of the submission's source, and nothing else."""
+    exercise, limits = diagnosis.exercise, diagnosis.limits
+    source, work = pump.private_folder("snapshot") / "kernel.py", pump.private_folder("builder")
+    source.write_bytes(diagnosis.submission.source.encode())
+    source.chmod(0o444)
+    builder = pump.start(
+        "builder",
+        "build_child",
+        work,
+        trusted=False,
+        max_json=1 << 20,
+        max_raw=MAX_GRAPH_BYTES,
+        max_output=limits.output_kib << 10,
+    )
+    request = {
+        "source": str(source),
+        "builder": exercise.builder.name,
+        "params": exercise.builder.params,
+        "memory_mib": limits.memory_mib,
+        "cpu_seconds": limits.build_seconds,
+        "writable": str(work),
+    }
+    pump.send(builder, request)
+    return builder
+
+
+def receive_prim_func(pump: Pump, builder: Child, diagnosis: Diagnosis) -> bytes:
+    """The graph JSON of the PrimFunc. The builder's whole process tree is dead when this returns.
+
+    Raises:
+        Stopped: there is none; the failure says why and whose fault that is.
+    """
+    try:
+        pump.receive(builder, diagnosis.limits.start_seconds)
+    except ChildEnded as ended:
+        message = with_last_line(f"the process for the submission did not start ({ended.end})", builder)
+        raise Stopped(machines(message, builder.tail)) from None
+    try:
+        frame = pump.receive(builder, diagnosis.limits.build_seconds)
+    except ChildEnded as ended:
+        raise Stopped(diagnosis.ended(ended)) from None
+    finally:
+        pump.kill(builder)
+    if frame.stage != "built":
+        raise Stopped(diagnosis.build_failure(frame.header))
+    return frame.raw

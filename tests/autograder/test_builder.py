@@ -1,0 +1,240 @@
+"""Submissions that do not give a kernel: each gets one clear message, and nothing of them is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autograder.course import Exercise, Limits
+from autograder.diagnosis import Diagnosis, Failure, Stopped
+from autograder.report.model import Fault
+from autograder.runner import build_child
+from autograder.runner.build import receive_prim_func, start_builder
+from autograder.runner.limits import landlock_version
+from autograder.runner.process import Pump
+from autograder.runner.tvm_import import import_tvm
+from autograder.submission import Submission
+
+from .conftest import REPOSITORY, SMALL_KERNEL
+
+Build = Callable[..., Failure | bytes]
+
+
+@pytest.fixture
+def build(exercise: Exercise, limits: Limits) -> Build:
+    """Run a kernel cell's text in the builder's process: its failure, or the graph JSON of its PrimFunc."""
+
+    def run(source: str, **changes: Any) -> Failure | bytes:
+        submission = Submission("exercise_05.ipynb", source, 6, "kernel")
+        diagnosis = Diagnosis(exercise, submission, limits.model_copy(update=changes))
+        with Pump() as pump:
+            try:
+                return receive_prim_func(pump, start_builder(pump, diagnosis), diagnosis)
+            except Stopped as stopped:
+                return stopped.failure
+
+    return run
+
+
+def test_a_kernel_comes_back_as_data(build: Build) -> None:
+    graph = build(SMALL_KERNEL)
+    assert isinstance(graph, bytes)
+    kinds = {node["type"] for node in json.loads(graph)["nodes"]}
+    assert {"tirx.PrimFunc", "tirx.BufferStore"} <= kinds
+
+
+REJECTED = SMALL_KERNEL.replace("D[lane, 0] = A[lane, 0]", "raise ValueError(lane)")
+UNKNOWN_NAME = SMALL_KERNEL.replace("D[lane, 0] = A[lane, 0]", "D[lane, 0] = A[lame, 0]")
+
+NO_KERNEL = {
+    "empty": ("x = 1\n", "there is no function build_kernel", None),
+    "misnamed": ("def build_kernal(M, N, K):\n    pass\n", "did you mean 'build_kernal'?", 1),
+    "not callable": ("build_kernel = 5\n", "build_kernel is an int, not a function", None),
+    "too few parameters": ("\ndef build_kernel(M, N):\n    pass\n", "build_kernel(M, N) cannot be called", 2),
+    "other parameters": ("def build_kernel(a, b, c):\n    pass\n", "cannot be called", 1),
+    "one too many": ("def build_kernel(M, N, K, L):\n    pass\n", "missing a required argument: 'L'", 1),
+    "raising": ("def build_kernel(M, N, K):\n    return M / 0\n", "ZeroDivisionError: division by zero", 2),
+    "raising at import": ("import os\nopen('/nope')\n", "FileNotFoundError: ", 2),
+    "missing module": ("import cutlass_dsl\n", "ModuleNotFoundError: No module named 'cutlass_dsl'", 1),
+    "raising oddly": (
+        "class E(Exception):\n    def __str__(self): raise self\ndef build_kernel(M, N, K): raise E()\n",
+        "E",
+        3,
+    ),
+    "returning None": (
+        "def build_kernel(M, N, K):\n    M\n",
+        "returned NoneType, not a tvm.tirx.PrimFunc",
+        1,
+    ),
+    "returning text": ("def build_kernel(M, N, K):\n    return 'k'\n", "returned a str, not a tvm", 1),
+    "returning a lookalike": (
+        "import tvm\nclass P(tvm.tirx.PrimFunc): pass\ndef build_kernel(M, N, K):\n    return P.__new__(P)\n",
+        "returned a kernel.P, not a tvm.tirx.PrimFunc",
+        3,
+    ),
+    "rejected by TVM": (REJECTED, "TVM: ", 7),
+    "unknown name in the kernel": (UNKNOWN_NAME, "TVM: ", 13),
+    "sys.exit": ("import sys\nsys.exit(0)\n", "the code called sys.exit(0) before build_kernel returned", 2),
+    "interrupt": ("raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
+    "endless recursion": ("def f(): f()\nf()\n", "RecursionError: maximum recursion depth exceeded", 1),
+    "another line of lines": (
+        "raise Exception('a\\n --> kernel.py:99:1\\nb\\x1b[31m')\n",
+        "Exception: a --> ",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_KERNEL)
+def test_what_is_no_kernel_is_explained(
+    tmp_path: Path, exercise: Exercise, limits: Limits, name: str
+) -> None:
+    """The builder's own steps, called here: the processes around them are tested below."""
+    source, message, line = NO_KERNEL[name]
+    path = tmp_path / "snapshot" / "kernel.py"
+    path.parent.mkdir()
+    path.write_text(source)
+    import_tvm()
+    request = {"source": str(path), "builder": "build_kernel", "params": exercise.builder.params}
+    diagnosis = Diagnosis(exercise, Submission("exercise_05.ipynb", source, 6, "kernel"), limits)
+    with pytest.raises(BaseException) as caught:
+        build_child._build(request)
+    sys.modules.pop(build_child.MODULE, None)
+    failure = diagnosis.build_failure(build_child._describe(caught.value, str(path)))
+    check(failure, source, message, line)
+    assert str(tmp_path) not in failure.message
+
+
+def check(failure: Failure | bytes, source: str, message: str, line: int | None) -> None:
+    assert isinstance(failure, Failure)
+    assert message in failure.message
+    assert (
+        "\n" not in failure.message and "Traceback" not in failure.message and "\x1b" not in failure.message
+    )
+    assert failure.fault is Fault.YOUR_CODE
+    assert (failure.location.line if failure.location else None) == line
+    if line is not None and failure.location is not None:
+        text = source.splitlines()[line - 1].strip()
+        assert failure.location.spell() == f"notebook cell 6 line {line}: {text}"
+
+
+ENDS = {
+    "os._exit": ("import os\nos._exit(0)\n", "the code ended its process (exit status 0)", None),
+    "segfault": ("import ctypes\nctypes.string_at(0)\n", "Python crashed with SIGSEGV", None),
+    "sys.exit": ("import sys\nsys.exit('bye')\n", "the code called sys.exit(bye)", 2),
+    "memory bomb": ("x = bytearray(1 << 40)\n", "MemoryError", 1),
+    "a gigabyte of output": ("while True: print('x' * 10**6)\n", "more than 64 KiB printed", None),
+    "a gigabyte of errors": (
+        "import os\nwhile 1: os.write(2, b'x' * 10**6)\n",
+        "more than 64 KiB printed",
+        None,
+    ),
+    "bytes in every descriptor": (
+        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{}' * 99)\n    except OSError: pass\n",
+        "the code wrote into the grader's channel",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_process_of_a_submission_ends_early(build: Build, name: str) -> None:
+    source, message, line = ENDS[name]
+    check(build(source), source, message, line)
+
+
+def test_an_endless_loop_is_stopped(build: Build) -> None:
+    started = time.monotonic()
+    failure = build("while True: pass\n", build_seconds=1)
+    assert isinstance(failure, Failure)
+    assert "no kernel after 1 s" in failure.message
+    assert time.monotonic() - started < 30
+
+
+ESCAPE = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+        os.dup2(1, 2)
+        open("pid", "w").write(str(os.getpid()))
+        while True: time.sleep(1)
+    time.sleep(60)
+while not os.path.exists("pid"): time.sleep(0.01)
+print("grandchild", open("pid").read(), flush=True)
+END
+"""
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "while True: pass", "x = 1"])
+def test_children_that_leave_the_group_are_killed_too(
+    build: Build, exercise: Exercise, limits: Limits, end: str
+) -> None:
+    submission = Submission("k.py", ESCAPE.replace("END", end))
+    diagnosis = Diagnosis(exercise, submission, limits.model_copy(update={"build_seconds": 3}))
+    with Pump() as pump:
+        builder = start_builder(pump, diagnosis)
+        with pytest.raises(Stopped):
+            receive_prim_func(pump, builder, diagnosis)
+        pid = int(builder.tail.split("grandchild ")[1].split()[0])
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_the_environment_holds_no_secrets(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_TOKEN", "secret")
+    failure = build("import os\nraise Exception(sorted(os.environ), os.listdir('.'), os.getcwd())\n")
+    assert isinstance(failure, Failure)
+    assert "COURSE_TOKEN" not in failure.message
+    assert "[]" in failure.message, "the working directory is empty"
+
+
+CONFINED = """
+import os
+found = []
+for place in {places!r}:
+    try:
+        os.listdir(place) if os.path.isdir(place) else open(place).close()
+        found.append(place)
+    except OSError:
+        pass
+open("mine", "w").write("x")
+for place in {writes!r}:
+    try:
+        open(place, "a")
+        found.append(place)
+    except OSError:
+        pass
+raise Exception("reached", found)
+"""
+
+
+def test_files_are_out_of_reach(build: Build, tmp_path: Path) -> None:
+    """The course, its solutions and mutants cannot be read; only the process's own folder can be written."""
+    if not landlock_version():
+        pytest.skip("this kernel has no Landlock")
+    places = [
+        REPOSITORY / p
+        for p in ("solutions/exercise_05/exercise_05.ipynb", "course.yaml", "tests/mutants", ".")
+    ]
+    assert all(place.exists() for place in places)
+    writes = [str(tmp_path / "x"), str(REPOSITORY / "autograder" / "x.py"), "/tmp/x"]
+    failure = build(CONFINED.format(places=[str(p) for p in places], writes=writes))
+    assert isinstance(failure, Failure)
+    assert failure.message == "Exception: ('reached', [])"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torch_can_be_imported_by_a_submission(build: Build) -> None:
+    failure = build("import torch\nraise Exception(torch.ones(3).sum().item())\n", build_seconds=60)
+    assert isinstance(failure, Failure)
+    assert "Exception: 3.0" in failure.message
