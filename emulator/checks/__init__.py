@@ -38,6 +38,7 @@ mbarrier.phase-overrun              race      the next phase can complete before
 exit.bulk-store-pending             race      a CTA exits while a bulk store may still read its SMEM
 exit.load-pending                   race      a CTA exits while a copy into its SMEM is in flight
 exit.mma-pending                    race      a CTA exits while an MMA may still use its SMEM or TMEM
+exit.remote-use                     race      SMEM of another CTA is used, which may have exited before
 mbarrier.misaligned                 error     mbarrier object not 8-byte aligned
 mbarrier.bad-count                  error     arrival count outside 1 .. 2**20 - 1
 mbarrier.reinit-in-use              error     mbarrier.init while a phase is under way

@@ -237,6 +237,8 @@ class ClusterOrder:
         self.idle_waits: dict[tuple[int, BarrierOrder], tuple[int, int]] = {}
         self.stray_bulk_waits: dict[int, int] = {}
         self._in_flight: list[dict[int, Event]] = [{} for _ in range(ctas)]
+        # Per CTA: the latest use of its SMEM by each warp of another CTA (time, statement, instruction)
+        self._remote: list[dict[int, tuple[int, int, str]]] = [{} for _ in range(ctas)]
         self._alive = [warps_per_cta] * ctas
         self._exit_clock: list[Clock] = [np.zeros((PLANES, 0), np.int32) for _ in range(ctas)]
         self._unfenced_inits: list[list[BarrierOrder]] = [[] for _ in range(warps)]
@@ -296,6 +298,8 @@ class ClusterOrder:
         self, lanes: Lanes, cta: int, addr: Address, nbytes: int, site: int = 0, what: str = "ld.shared"
     ) -> None:
         """Each lane reads ``nbytes`` bytes at ``addr`` (offset in the CTA's SMEM; an int: all the same)."""
+        if self.ctas > 1:
+            self._note_remote(lanes.warps, cta, site, what)
         self._generic(self.smem[cta], lanes, addr, nbytes, site, what, False, False)
 
     def smem_write(
@@ -309,6 +313,8 @@ class ClusterOrder:
         atomic: bool = False,
     ) -> None:
         """Each lane writes ``nbytes`` bytes at ``addr``. ``atomic``: a read-modify-write of atom or red."""
+        if self.ctas > 1:
+            self._note_remote(lanes.warps, cta, site, what)
         self._generic(self.smem[cta], lanes, addr, nbytes, site, what, True, atomic)
 
     def gmem_read(
@@ -662,6 +668,8 @@ class ClusterOrder:
         self, warps: Sequence[int], bar: BarrierOrder, site: int = 0, release: bool = True
     ) -> None:
         """Arrivals (plain, expect_tx, remote) of these warps, before the phase they may complete."""
+        if self.ctas > 1:
+            self._note_remote(warps, bar.cta, site, "mbarrier.arrive")
         for w in warps:
             if not bar.visible >> w & 1:
                 self._use_barrier(w, bar, site, "mbarrier.arrive", asynchronous=False)
@@ -842,6 +850,14 @@ class ClusterOrder:
 
     # ---------------------------------------- the end
 
+    def _note_remote(self, warps: Sequence[int], cta: int, site: int, what: str) -> None:
+        """Warps use the shared memory of a CTA: another CTA must be alive until then."""
+        for w in warps:
+            if w // self.warps_per_cta != cta:
+                self._remote[cta][w] = (self.now[w].item(w), site, what)
+                if self._alive[cta] == 0:
+                    self.detector.reporter.remote_after_exit(self, cta, w, site, what)
+
     def exit(self, warps: Sequence[int], site: int = 0) -> None:
         """These warps return.
 
@@ -861,6 +877,9 @@ class ClusterOrder:
                         continue  # a race with it says more
                     if col >= len(known) or known.item(col) < event.epoch:
                         self.detector.reporter.pending_at_exit(self, cta, event, site)
+                for other, (epoch, where, what) in self._remote[cta].items():
+                    if known.item(other) < epoch:
+                        self.detector.reporter.remote_after_exit(self, cta, other, where, what)
 
     def finish(self) -> None:
         """The cluster is gone:

@@ -433,6 +433,16 @@ class Reporter:
             {"missing": "wait before exit"},
         )
 
+    def remote_after_exit(self, cl: ClusterOrder, cta: int, w: int, site: int, what: str) -> None:
+        """A warp uses the shared memory of another CTA that need not be alive any more."""
+        message = (
+            f"{what} by {self._warp(w, cl)} reaches the shared memory of CTA {cl.cta_ids[cta]}, and nothing "
+            "keeps that CTA from returning first."
+        )
+        fix = "Put a cluster_sync (arrive and wait by all threads of both CTAs) before the CTAs return."
+        data = {"missing": "cluster synchronization"}
+        self._plain("exit.remote-use", "race", message, fix, (site,), (), cl, w, data)
+
     # ---------------------------------------- words
 
     def barrier_name(self, bar: BarrierOrder) -> str:

@@ -885,6 +885,26 @@ def test_a_pair_mma_reads_and_writes_both_ctas() -> None:
     b.clean()
 
 
+def test_a_remote_arrive_may_find_the_other_cta_gone() -> None:
+    def run(sync: bool, early: bool = False) -> Bench:
+        b = Bench(ctas=2)
+        bar = b.barrier(0, 0)
+        if early:
+            b.cl.exit(ALL)
+        b.cl.mbarrier_arrive((4,), bar, 10)
+        if sync:
+            b.cl.cluster_arrive(range(8))
+            b.cl.cluster_complete()
+            b.cl.cluster_wait(range(8))
+        b.cl.exit(range(4, 8) if early else range(8))
+        return b
+
+    run(True).clean()
+    for b in (run(False), run(False, early=True)):
+        f = b.only()
+        assert f.code == "exit.remote-use" and [x.line for x in f.locations] == [10] and f.cta == 1
+
+
 # ---------------------------------------- global memory, between clusters
 
 
