@@ -7,7 +7,7 @@ from tvm.tirx.layout import S, TCol, TileLayout, TLane
 
 
 def build_kernel(M, N, K):
-    """One output tile, D = A B^T: A (M, K), B (N, K) and D (M, N) in float16; M = N = 128, K = 64."""
+    """One tile of D = A @ B.T: A (M, K), B (N, K), D (M, N), float16; M = N = 128, K = 64."""
 
     @T.prim_func
     def mma_tile(
@@ -37,9 +37,9 @@ def build_kernel(M, N, K):
             if T.cuda.elect_sync():
                 T.ptx["mbarrier.init.shared.b64"](mma_done.ptr_to([0]), T.uint32(1))
                 T.ptx["fence.mbarrier_init.release.cluster"]()
-        T.cuda.cta_sync()  # from here every thread may use the TMEM address and the mbarrier
+        T.cuda.cta_sync()  # now every thread may use the TMEM address and the mbarrier
 
-        # TMEM: row m of the accumulator is lane m, column n is the n-th column after the address.
+        # TMEM: row m of the accumulator is lane m, column n the n-th column after the address.
         tmem: T.let[T.uint32] = tmem_slot[0]
         acc = T.decl_buffer(
             (M, N),
@@ -57,7 +57,12 @@ def build_kernel(M, N, K):
         if warp == 0:
             if T.cuda.elect_sync():
                 Tx.gemm_async(
-                    acc[:, :], A_smem[:, :], B_smem[:, :], accum=False, dispatch="tcgen05", cta_group=1
+                    acc[:, :],
+                    A_smem[:, :],
+                    B_smem[:, :],
+                    accum=False,
+                    dispatch="tcgen05",
+                    cta_group=1,
                 )
                 T.ptx["tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64"](
                     mma_done.ptr_to([0])

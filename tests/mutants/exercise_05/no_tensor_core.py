@@ -6,7 +6,7 @@ from tvm.script.tirx import tile as Tx
 
 
 def build_kernel(M, N, K):
-    """One output tile, D = A B^T: A (M, K), B (N, K) and D (M, N) in float16; M = N = 128, K = 64."""
+    """One tile of D = A @ B.T: A (M, K), B (N, K), D (M, N), float16; M = N = 128, K = 64."""
 
     @T.prim_func
     def mma_tile(
