@@ -3,7 +3,7 @@
 `mma_fast` uses float32 BLAS. `mma_exact` follows the published model of the hardware (arXiv 2511.10909):
 an instruction is a chain of fused steps of 32 bytes of K. In each step all products are exact; the products
 and C are aligned to the largest exponent among them, each is cut toward zero at a fixed number of fractional
-bits, the cut values are added exactly, and the sum is cut to float32, or rounded to nearest even for an f16 D.
+bits, the cut values are added exactly, and the sum is cut to float32, or rounded to nearest even if D is f16.
 
     unit                                   fractional bits   D
     tcgen05, wgmma, mma.sync  f16 bf16 tf32      25          f32 toward zero, f16 to nearest even

@@ -14,7 +14,7 @@ from emulator.numerics import tensor_core as tc
 M, N = 64, 16
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def quiet():
     with np.errstate(all="ignore"):
         yield
