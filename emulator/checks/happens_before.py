@@ -48,9 +48,9 @@ from emulator.checks.events import (
     joined,
     kind_of,
 )
-from emulator.checks.findings import FindingLog, SourceLocation, Strength
+from emulator.checks.findings import FindingLog, SourceLocation
 from emulator.checks.grid_order import Clocks, GridOrder
-from emulator.checks.race_reports import Reporter
+from emulator.checks.race_reports import Reporter, Uninitialised
 from emulator.checks.shadow import TMEM_CELLS, Chunks, Lanes, Region, Shadow, Span, Strided, TmemBlock
 
 __all__ = [
@@ -81,7 +81,8 @@ class RaceDetector:
             "tmem" or "gmem"; ``index`` the CTA id or the buffer number; a TMEM byte is ``lane << 16 |
             column``.
         smem_granule: bytes of one SMEM shadow cell, 1 to 16: the smallest SMEM access of the kernel.
-        uninitialised: strength of reads of SMEM or TMEM that nobody wrote, or "off".
+        uninitialised: strength of reads of SMEM or TMEM that nobody wrote, or "off"; or one per kind of
+            reader, by :data:`~emulator.checks.events.Via` ("mma", "bulk_read"...); "program" is the default.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class RaceDetector:
         name_of: NameOf | None = None,
         *,
         smem_granule: int = 4,
-        uninitialised: Strength | str = "error",
+        uninitialised: Uninitialised = "error",
     ) -> None:
         self.log = log
         self.smem_granule = smem_granule
@@ -100,7 +101,7 @@ class RaceDetector:
         self.buffer_names: list[str] = []
         self.clusters: list[ClusterOrder] = []
         self.locations: dict[Hashable, Clocks] = {}
-        self.reporter = Reporter(log, self.sites, name_of or self._plain_name, str(uninitialised))
+        self.reporter = Reporter(log, self.sites, name_of or self._plain_name, uninitialised)
         # State 0: never written. State 1: written by the host before the launch.
         nothing = kind_of("nothing", "generic", "program")
         self.unwritten = Event(None, 0, 0, 0, 0, nothing, 0)  # type: ignore[arg-type]
@@ -295,12 +296,19 @@ class ClusterOrder:
     # ---------------------------------------- generic accesses
 
     def smem_read(
-        self, lanes: Lanes, cta: int, addr: Address, nbytes: int, site: int = 0, what: str = "ld.shared"
+        self,
+        lanes: Lanes,
+        cta: int,
+        addr: Address,
+        nbytes: int,
+        site: int = 0,
+        what: str = "ld.shared",
+        atomic: bool = False,
     ) -> None:
         """Each lane reads ``nbytes`` bytes at ``addr`` (offset in the CTA's SMEM; an int: all the same)."""
         if self.ctas > 1:
             self._note_remote(lanes.warps, cta, site, what)
-        self._generic(self.smem[cta], lanes, addr, nbytes, site, what, False, False)
+        self._generic(self.smem[cta], lanes, addr, nbytes, site, what, False, atomic)
 
     def smem_write(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _REPEATS = 32  # reports of one pair of statements that are spelled out (their buffers may differ)
 
 _CHECK_PHASE = " Check its initial phase and when it flips."
+Uninitialised = Strength | str | Mapping[str, Strength | str]
 _SPACE = {"smem": "SMEM", "tmem": "TMEM", "gmem": "global memory"}
 
 
@@ -51,12 +52,14 @@ class Reporter:
         log: FindingLog,
         sites: Sequence[SourceLocation | None],
         name_of: Callable[[str, int, int], str],
-        uninitialised: str,
+        uninitialised: Uninitialised,
     ) -> None:
         self.log = log
         self.sites = sites
         self.name_of = name_of
-        self.uninitialised = uninitialised
+        self._uninitialised: Mapping[str, Strength | str] = (
+            {"program": uninitialised} if isinstance(uninitialised, str) else uninitialised
+        )
         self.reported: set[tuple[ClusterOrder, int]] = (
             set()
         )  # (cluster, column) of asynchronous accesses in a race
@@ -64,7 +67,7 @@ class Reporter:
 
     def wants(self, relation: str, earlier: Event, later: Event, site: int, space: str) -> bool:
         """Whether another report of this pair of statements would add anything."""
-        if relation == "unwritten" and self.uninitialised == "off":
+        if relation == "unwritten" and self._strength_unwritten(later) == "off":
             return False
         key = (relation, earlier.site, earlier.kind, site, later.kind, space)
         count = self._seen.get(key, 0)
@@ -121,6 +124,10 @@ class Reporter:
         )
         self._add(c, f"tcgen05.missing-wait-{via}", "lint", message, fix, (name, ""), f"tcgen05.wait::{via}")
 
+    def _strength_unwritten(self, reader: Event) -> str:
+        table = self._uninitialised
+        return table.get(reader.kind.via, table.get("program", "error"))
+
     def _unwritten(self, c: Conflict) -> None:
         place, name = self._place(c)
         who = self._second(c)
@@ -140,7 +147,16 @@ class Reporter:
                 "stage index."
             )
         code = f"uninitialised.{c.shadow.kind}"
-        self._add(c, code, cast(Strength, self.uninitialised), message, fix, (name, ""), "write", alone=True)
+        self._add(
+            c,
+            code,
+            cast(Strength, self._strength_unwritten(c.later)),
+            message,
+            fix,
+            (name, ""),
+            "write",
+            alone=True,
+        )
 
     def _proxy(self, c: Conflict) -> None:
         place, name = self._place(c)

@@ -1080,6 +1080,28 @@ def test_uninitialised_reads(strength: str) -> None:
         assert b.only().code == "uninitialised.smem" and b.only().data["bytes"] == 128
 
 
+def test_uninitialised_reads_by_kind_of_reader() -> None:
+    b = Bench(uninitialised={"program": "error", "mma": "lint", "bulk_read": "off"})
+    buf = b.detector.add_global(4096, 4)
+    b.cl.mma(0, 10, [(0, Span(1024, 2048))], (), [(0, TmemBlock(0, 64))], accumulate=False)
+    b.cl.tma_store(0, 0, 11, [(0, Span(2048, 4096))], [(buf, Span(0, 2048))])
+    b.cl.smem_read(rows(0), 0, vec(4096, 32, 4), 4, 12)
+    assert [(f.strength, f.locations[0].line) for f in b.log.findings] == [("error", 12), ("lint", 10)]
+
+
+def test_a_flag_in_shared_memory_orders_two_warps() -> None:
+    for order in ("release", "relaxed"):
+        b = Bench()
+        b.fill()
+        b.cl.smem_write(rows(0), 0, vec(2048, 32, 4), 4, 10)
+        b.cl.smem_write(Lanes.one(0), 0, 512, 4, 11, "st.release.shared", atomic=True)
+        b.cl.sync_location(0, ("smem", 0, 512), order)
+        b.cl.smem_read(Lanes.one(1), 0, 512, 4, 12, "ld.acquire.shared", atomic=True)
+        b.cl.sync_location(1, ("smem", 0, 512), "acquire")
+        b.cl.smem_read(rows(1), 0, vec(2048, 32, 4), 4, 13)
+        assert b.codes() == ([] if order == "release" else ["race.smem.write-read"])
+
+
 def test_a_read_before_the_write_is_still_a_race_with_it() -> None:
     b = Bench()
     b.cl.smem_read(rows(0), 0, vec(1024, 32, 4), 4, 10)
