@@ -398,6 +398,10 @@ def as_bool(x: Any, like: ndarray) -> ndarray:
     return np.broadcast_to(np.asarray(x) != 0, like.shape)
 
 
+def as_row(x: Any, like: ndarray) -> ndarray:
+    return np.broadcast_to(np.asarray(x), like.shape)
+
+
 def fmin(a: Any, b: Any) -> Any:
     return np.fmin(a, b)
 
@@ -437,7 +441,7 @@ NAMESPACE: dict[str, Any] = {
         f.__name__: f
         for f in (
             new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits, register_value, copy, as_index, elect, warp_broadcast, spin, ld_shared, st_shared,
-            ld_global, st_global, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, fmin, fmax, math_fma,
+            ld_global, st_global, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, as_row, fmin, fmax, math_fma,
         )
     },
     **{

@@ -131,6 +131,7 @@ class Machine:
         self.steps = 0
         self.running: Strand | None = None
         self.written: dict[int, bool] = {}
+        self.partitions: dict[Any, list[list[int]]] = {}
         self.idle_rounds = 0  # rounds in which polling strands ran although nothing had happened
         self.idle_since = -1  # progress at the first of these rounds
         self.idle_start = 0
@@ -312,13 +313,18 @@ class Machine:
             return [[w] for w in warps]
         if self.program.role_key is None:
             return [warps]
-        tid = np.arange(self.num_warps * 32, dtype=np.int64)
-        rows = self.program.role_key(tid, cta.block_idx, cta.cluster_idx, self.args)
-        groups: dict[tuple[Any, ...], list[int]] = {}
-        for w in warps:
-            key = tuple((bool(r[32 * w : 32 * w + 32].any()), bool(r[32 * w : 32 * w + 32].all())) for r in rows)
-            groups.setdefault(key, []).append(w)
-        return list(groups.values())
+        on_block, on_rank = self.program.role_depends
+        cached = (cta.block_idx if on_block else None, cta.cluster_idx if on_rank else None)
+        if cached not in self.partitions:
+            tid = np.arange(self.num_warps * 32, dtype=np.int64)
+            rows = self.program.role_key(tid, cta.block_idx, cta.cluster_idx, self.args)
+            per_warp = [np.asarray(r, dtype=np.int64).reshape(-1, 32) for r in rows]
+            low, high = [r.min(axis=1) for r in per_warp], [r.max(axis=1) for r in per_warp]
+            groups: dict[tuple[int, ...], list[int]] = {}
+            for w in warps:
+                groups.setdefault((*(int(r[w]) for r in low), *(int(r[w]) for r in high)), []).append(w)
+            self.partitions[cached] = list(groups.values())
+        return self.partitions[cached]
 
     # ------------------------------------------------------------------------------------------ the main loop
 

@@ -11,6 +11,7 @@ Each body is emitted once.  Statements that block (barriers) are ``yield from`` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -125,7 +126,8 @@ class Program:
         source: generated Python (for the curious and for debugging).
         main: the generator function ``main(t, args)``.
         sites: per site index the learner's location (None when TVM kept none) and a short text of the statement.
-        role_key: ``(tid, block, cluster_rank) -> int array``: warps with different rows may take different blocking paths.
+        role_key: ``(tid, block_idx, cluster_idx, args) -> [int array]``: warps with different rows do not run in lockstep.
+        role_depends: which of ``block_idx`` and ``cluster_idx`` the rows depend on.
         smem_access: smallest generic shared-memory access in bytes.
         static_smem: bytes of statically allocated shared memory.
     """
@@ -135,6 +137,7 @@ class Program:
     sites: list[tuple[SourceLocation | None, str]]
     line_sites: dict[int, int]
     role_key: Callable[..., Any] | None
+    role_depends: tuple[bool, bool]
     params: list[tuple[str, str]]
     smem_access: int
     static_smem: int
@@ -208,7 +211,8 @@ class Translator:
         self.sibling_stores: set[Any] = set()
         self.aliases: dict[Any, list[Any]] = {}
         self.roles: list[str] = []
-        self.role_lines: list[str] = []
+        self.role_lines: list[tuple[str, str]] = []  # name, code
+        self.role_path: list[str] = []  # conditions of the enclosing branches
         self.role_names: set[str] = set()
         self.smem_access = 16
         self.static_smem = 0
@@ -226,7 +230,8 @@ class Translator:
         self.lines.append((self.indent, text, self.site))
 
     def fresh_name(self, base: str) -> str:
-        base = "".join(c if c.isalnum() or c == "_" else "_" for c in base) or "v"
+        base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in base)[:40]
+        base = base if base and not base[0].isdigit() else f"v{base}"
         n = self.names.get(base, 0)
         self.names[base] = n + 1
         return f"{base}_{n}"
@@ -980,6 +985,7 @@ class Translator:
         call = f"{fn}({', '.join([self.t, *codes])})"
         if entry.blocking:
             call = f"(yield from {call})"
+            self.waits_apart(kind != U)
         self.emit(f"{self.t}.site = {self.site}")
         self.note(entry.counter)
         if entry.counter:
@@ -1066,6 +1072,7 @@ class Translator:
         call = f"{fn}({', '.join([self.t, *sources])})"
         if entry.blocking:
             call = f"(yield from {call})"
+            self.waits_apart(kind != U and entry.name != "tirx.ptx.tcgen05_alloc")
         self.store_results(call, dests)
 
     def bind(self, entry: Instruction, mods: Mods) -> Callable[..., Any]:
@@ -1263,15 +1270,15 @@ class Translator:
                 self.emit(f"{name} = t.tid")
                 self.env[var] = Scalar(name, "int32", V, True)
                 self.role_names.add(name)
-                self.role_lines.append(f"{name} = tid")
+                self.role_lines.append((name, "tid"))
                 return
             raise self.unsupported(f"{tag}", "threads are one-dimensional in TIRx")
         if tag.startswith("blockIdx"):
             self.emit(f"{name} = t.cta.block_idx[{axis}]")
-            self.role_lines.append(f"{name} = block_idx[{axis}]")
+            self.role_lines.append((name, f"block_idx[{axis}]"))
         elif tag.startswith(("clusterCtaIdx", "preferredClusterCtaIdx")):
             self.emit(f"{name} = t.cta.cluster_idx[{axis}]")
-            self.role_lines.append(f"{name} = cluster_idx[{axis}]")
+            self.role_lines.append((name, f"cluster_idx[{axis}]"))
         else:
             raise self.unsupported(f"launch variable {tag}")
         self.role_names.add(name)
@@ -1293,9 +1300,9 @@ class Translator:
         if type(s.var.ty).__name__ == "PointerType":
             dtype, elem = "handle", str(s.var.ty.element_type)
         self.env[s.var] = Scalar(name, dtype, U if self.scalar else value.kind, value.lane, self.depth, region, elem)
-        if self.depth == 0 and self.scalar is None and self.pure_role(code):
+        if self.scalar is None and self.pure_role(code):
             self.role_names.add(name)
-            self.role_lines.append(f"{name} = {code}")
+            self.role_lines.append((name, code))
 
     def pure_role(self, code: str) -> bool:
         """Whether generated code only uses thread and block indices (and earlier such variables)."""
@@ -1572,33 +1579,62 @@ class Translator:
                 with self.block():
                     self.stmt(s.else_case)
             return
-        self.note_role(c, s)
+        role = self.note_role(c, s)
         if s.else_case is not None:
             cond = self.fresh_name("c")
             self.emit(f"{cond} = {c.code}")
             c = Val(cond, "bool", c.kind, c.lane)
-        if c.lane and self.picks_lanes(s.condition) and not self.has_collective(s.then_case):
-            self.scalar_region(c, lambda: self.stmt(s.then_case))
-        else:
-            self.masked_region(c.code, lambda: self.stmt(s.then_case))
+        with self.on_path(role):
+            if c.lane and self.picks_lanes(s.condition) and not self.has_collective(s.then_case):
+                if self.blocks_in_loop(s.then_case):
+                    self.add_role("tid // 32")  # the lanes of a scalar region run one after another
+                self.scalar_region(c, lambda: self.stmt(s.then_case))
+            else:
+                self.masked_region(c.code, lambda: self.stmt(s.then_case))
         if s.else_case is not None:
-            self.masked_region(f"lnot({c.code})", lambda: self.stmt(s.else_case))
+            with self.on_path(role and f"lnot({role})"):
+                self.masked_region(f"lnot({c.code})", lambda: self.stmt(s.else_case))
 
-    def note_role(self, c: Val, s: Any) -> None:
-        """Remember a condition that may send warps to different barriers."""
-        if self.scalar is not None or not self.blocks(s):
-            return
+    def note_role(self, c: Val, s: Any) -> str:
+        """Remember a condition that may send warps to different barriers; its code when it is a pure one, else ""."""
         code = c.code.replace("t.tid", "tid")
-        if "elect(" not in code and self.pure_role(code):
-            self.roles.append(code)
+        if "elect(" in code or not self.pure_role(code):
+            return ""
+        if self.blocks(s):
+            self.add_role(f"as_bool({code}, tid)")
+        return code
+
+    def add_role(self, code: str) -> None:
+        """Warps that reach this place and differ in ``code`` do not run in lockstep."""
+        for condition in reversed(self.role_path):
+            code = f"select(as_bool({condition}, tid), {code}, -1)"
+        self.roles.append(code)
+
+    @contextmanager
+    def on_path(self, condition: str) -> Any:
+        if condition:
+            self.role_path.append(condition)
+        yield
+        if condition:
+            self.role_path.pop()
 
     def blocks(self, s: Any) -> bool:
+        """Whether warps may wait in ``s`` (a wait for TMEM columns does not count: it ends without their help)."""
         for node in walk(s):
             if type(node).__name__ == "Call":
                 entry = REGISTRY.get(str(getattr(node.op, "name", "")))
-                if entry is not None and entry.blocking:
+                if entry is not None and entry.blocking and entry.name != "tirx.ptx.tcgen05_alloc":
                     return True
         return False
+
+    def blocks_in_loop(self, s: Any) -> bool:
+        return any(type(node).__name__ in ("For", "While") and self.blocks(node.body) for node in walk(s))
+
+    def waits_apart(self, varies: bool) -> None:
+        """A blocking instruction whose barrier may differ between warps: warpgroups run apart, so that none waits for
+        another's barrier."""
+        if varies and self.scalar is None:
+            self.add_role("tid // 128")
 
     def has_collective(self, s: Any) -> bool:
         for node in walk(s):
@@ -1702,23 +1738,29 @@ class Translator:
 
         namespace["STATIC_BASE"] = static_base()
         exec(compile(source, f"<{self.lowered.name}: warp program>", "exec"), namespace)
-        role_key = self.build_role_key(namespace, [name for name, _ in params])
+        role_key, role_depends = self.build_role_key(namespace, [name for name, _ in params])
         return Program(
-            source, namespace["main"], self.sites, line_sites, role_key, params, self.smem_access, self.static_smem, self.uses,
+            source, namespace["main"], self.sites, line_sites, role_key, role_depends, params, self.smem_access, self.static_smem, self.uses,
             self.stored_maps, tuple(Operation(loc, op, tuple(names)) for (loc, op), names in self.operations.items()),
         )
 
-    def build_role_key(self, namespace: dict[str, Any], params: list[str]) -> Callable[..., Any] | None:
+    def build_role_key(self, namespace: dict[str, Any], params: list[str]) -> tuple[Callable[..., Any] | None, tuple[bool, bool]]:
+        """``role_key`` and ``role_depends`` of the program."""
         if not self.roles:
-            return None
+            return None, (False, False)
+        keys = ", ".join(f"as_row({code}, tid)" for code in dict.fromkeys(self.roles))
+        body: list[str] = []
+        text = keys
+        for name, code in reversed(self.role_lines):
+            if re.search(rf"\b{name}\b", text):
+                body.insert(0, f"    {name} = {code.replace('t.tid', 'tid')}")
+                text += " " + code
         lines = ["def role_key(tid, block_idx, cluster_idx, args):"]
         if params:
             lines.append(f"    {', '.join(params)}, = args")
-        lines += [f"    {line.replace('t.tid', 'tid')}" for line in self.role_lines]
-        keys = ", ".join(f"as_bool({code}, tid)" for code in dict.fromkeys(self.roles))
-        lines.append(f"    return [{keys}]")
+        lines += [*body, f"    return [{keys}]"]
         exec(compile("\n".join(lines) + "\n", f"<{self.lowered.name}: roles>", "exec"), namespace)
-        return namespace["role_key"]
+        return namespace["role_key"], ("block_idx" in text, "cluster_idx" in text)
 
 
 class ScalarRegion:
