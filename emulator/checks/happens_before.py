@@ -77,9 +77,8 @@ class RaceDetector:
 
     Args:
         log: receives the findings.
-        name_of: ``name_of(space, index, byte) -> str`` names what lies at a place. ``space`` is "smem",
-            "tmem" or "gmem"; ``index`` the CTA id or the buffer number; a TMEM byte is ``lane << 16 |
-            column``.
+        name_of: ``name_of(space, index, byte) -> str`` names what lies at a place. ``space``: "smem", "tmem"
+            or "gmem". ``index``: CTA id or buffer number. A TMEM byte is ``lane << 16 | column``.
         smem_granule: bytes of one SMEM shadow cell, 1 to 16: the smallest SMEM access of the kernel.
         uninitialised: strength of reads of SMEM or TMEM that nobody wrote, or "off"; or one per kind of
             reader, by :data:`~emulator.checks.events.Via` ("mma", "bulk_read"...); "program" is the default.
