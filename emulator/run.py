@@ -124,7 +124,6 @@ class Kernel:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
         arrays = [_as_argument(i, t) for i, t in enumerate(tensors)]
         start = time.perf_counter()
-        saved: list[Any] | None = None
         fine_now = fine or schedule == "random"
         while True:
             log = FindingLog()
@@ -134,7 +133,6 @@ class Kernel:
                 break
             except NeedsFinerStrands:
                 fine_now = True
-                assert saved is not None or self._backup is not None
                 for a, b in zip(arrays, self._backup, strict=True):
                     if isinstance(a, np.ndarray):
                         a[...] = b

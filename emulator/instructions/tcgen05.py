@@ -113,7 +113,7 @@ def tcgen05_dealloc(mods: Mods, t: Threads, address: Any, columns: Any) -> None:
         del cta.tmem.allocations[base]
         cta.tmem.freed.append((base, n, t.site))
         if cta.cluster.hb is not None:
-            cta.cluster.hb.tmem_dealloc(cta.rank, base, n)
+            cta.cluster.hb.tmem_dealloc(cta.rank, base, n, cta.rank * cta.num_warps + _warp, t.rd_site)
         cta.machine.progress += 1
 
 
