@@ -303,7 +303,7 @@ def _problems(
         )
         return tuple(found)
     mode = desc.swizzle
-    found += _major_problems(mode, fmt, major)
+    found += _major_problems(desc, mode, fmt, major)
     found += _stride_problems(desc, mode, rows, k, fmt.smem_bits, major)
     end = int(chunk_addresses(desc, rows, k, fmt.smem_bits, major).max()) + 16
     if end > smem_bytes:
@@ -314,11 +314,13 @@ def _problems(
     return tuple(found)
 
 
-def _major_problems(mode: SwizzleMode, fmt: ElementFormat, major: Major) -> list[str]:
+def _major_problems(desc: SmemDescriptor, mode: SwizzleMode, fmt: ElementFormat, major: Major) -> list[str]:
     if major == "K":
         if mode == SwizzleMode.B128_ATOM_32B:
             return ["the 128B swizzle with 32B atoms is for MN-major operands, this one is K-major"]
         return []
+    if desc.wgmma:
+        return [] if fmt.bits == 16 else [f"wgmma takes {fmt} operands K-major only, this one is MN-major"]
     if fmt.bits < 8:
         return [f"{fmt} operands must be K-major: sub-byte elements cannot be transposed"]
     if fmt.bits == 32 and mode != SwizzleMode.B128_ATOM_32B:

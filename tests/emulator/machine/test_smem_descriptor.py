@@ -237,6 +237,13 @@ def test_problems_are_named(value, kwargs, word):
     assert any(word in sentence for sentence in found), found
 
 
+def test_wgmma_transposes_16_bit_operands_only():
+    desc = SmemDescriptor.make(0, 8192, 1024, SwizzleMode.B128, wgmma=True)
+    assert problems(desc, 64, 16, "bf16", "MN") == []
+    assert "wgmma takes e4m3 operands K-major only" in problems(desc, 64, 32, "e4m3", "MN")[0]
+    assert "wgmma takes tf32 operands K-major only" in problems(desc, 64, 8, "tf32", "MN")[0]
+
+
 def test_suspicious_alignment():
     assert sd.suspicions(SmemDescriptor.make(1024, 0, 1024, SwizzleMode.B128)) == []
     assert sd.suspicions(SmemDescriptor.make(1024 + 64, 0, 1024, SwizzleMode.B128)) == []

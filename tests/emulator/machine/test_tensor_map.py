@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.machine.smem_descriptor import SmemDescriptor, gather_operand
 from emulator.machine.swizzle import SwizzleMode, apply
 from emulator.machine.tensor_map import BoxError, NotSupported, TensorMap
 
@@ -127,6 +128,28 @@ def test_in_bounds_fast_path_equals_the_general_path():
                 assert np.array_equal(fast, slow)
                 if mode != SwizzleMode.B128_ATOM_32B_FLIP_8B:
                     assert tm._fast_source(memory, coords, dst) is not None
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+@pytest.mark.parametrize("major", ["K", "MN"])
+def test_what_tma_writes_is_what_the_descriptor_reads(mode, major):
+    """A matrix loaded box by box comes back from the MMA operand gather, for either majorness."""
+    rows, depth, width = 128, 64, mode.row_bytes // 2
+    matrix = np.random.default_rng(9).standard_normal((rows, depth)).astype(np.float16)
+    stored = matrix if major == "K" else np.ascontiguousarray(matrix.T)
+    outer, inner = stored.shape
+    tm = TensorMap("float16", (inner, outer), (inner * 2,), (width, outer), swizzle=mode)
+    smem = np.zeros(65536, np.uint8)
+    for chunk in range(inner // width):
+        box_at = 1024 + chunk * tm.box_bytes
+        tm.load(stored.reshape(-1).view(np.uint8), (chunk * width, 0), smem, box_at)
+    for k in range(0, depth, 16):
+        if major == "K":
+            start = 1024 + k // width * tm.box_bytes + k % width * 2
+            desc = SmemDescriptor.make(start, 0, 8 * mode.row_bytes, mode)
+        else:
+            desc = SmemDescriptor.make(1024 + k * mode.row_bytes, tm.box_bytes, 8 * mode.row_bytes, mode)
+        assert np.array_equal(gather_operand(smem, desc, rows, 16, "f16", major), matrix[:, k : k + 16])
 
 
 def test_box_bytes_count_the_full_box_and_pitch_follows_the_swizzle():
