@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -168,14 +169,18 @@ def as_index(x: Any) -> Any:
 def elect(t: Threads) -> Any:
     """``elect.sync``: 1 in the lowest active lane of every warp (PTX leaves the choice open; hardware takes this one)."""
     if t.mask is None:
-        out = np.zeros(t.count, dtype=np.int64)
-        out[::32] = 1
-        return out
-    out = np.zeros(t.count, dtype=np.int64)
-    for k in range(t.count // 32):
-        hits = np.flatnonzero(t.mask[32 * k : 32 * k + 32])
-        if len(hits):
-            out[32 * k + int(hits[0])] = 1
+        return _first_lanes(t.count)
+    by_warp = t.mask.reshape(-1, 32)
+    out = np.zeros(by_warp.shape, dtype=np.int64)
+    out[np.arange(len(out)), by_warp.argmax(axis=1)] = by_warp.any(axis=1)
+    return out.reshape(-1)
+
+
+@lru_cache(maxsize=64)
+def _first_lanes(count: int) -> ndarray:
+    out = np.zeros(count, dtype=np.int64)
+    out[::32] = 1
+    out.flags.writeable = False
     return out
 
 

@@ -6,6 +6,7 @@ at one place of the program: all of it, a masked part, or a single lane.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,15 @@ from emulator.errors import DeviceFault
 
 if TYPE_CHECKING:
     from emulator.machine.cta import Cta
+
+
+@lru_cache(maxsize=1024)
+def _lane_numbers(warps: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(thread index, warp index) per lane; read-only."""
+    warp_of_lane = np.repeat(np.asarray(warps, dtype=np.int64), 32)
+    tid = warp_of_lane * 32 + np.tile(np.arange(32, dtype=np.int64), len(warps))
+    tid.flags.writeable = warp_of_lane.flags.writeable = False
+    return tid, warp_of_lane
 
 
 class Threads:
@@ -37,9 +47,8 @@ class Threads:
         self.count = 32 * len(warps)
         self.lane: int | None = None
         self.mask: np.ndarray | None = None
-        base = np.repeat(np.asarray(warps, dtype=np.int64) * 32, 32)
-        self.tid: Any = base + np.tile(np.arange(32, dtype=np.int64), len(warps))
-        self.warp_of_lane = base // 32
+        self.tid: Any
+        self.tid, self.warp_of_lane = _lane_numbers(tuple(warps))
         self.site = -1
         self.strand: Any = None
         self.parent: Threads | None = None
@@ -101,7 +110,7 @@ class Threads:
         cond = cond != 0
         if self.mask is not None:
             cond = cond & self.mask
-        return np.flatnonzero(cond).tolist()
+        return cond.nonzero()[0].tolist()
 
     def guard(self, cond: Any) -> Threads:
         """The lanes of ``self`` for which ``cond`` holds (possibly none)."""
@@ -149,17 +158,18 @@ class Threads:
         """(warp, value) for each active warp; the value of its first active lane."""
         if self.lane is not None:
             return [(self.warps[0], value)]
-        out = []
-        for k, w in enumerate(self.warps):
-            if self.mask is not None:
-                hits = np.flatnonzero(self.mask[32 * k : 32 * k + 32])
-                if not len(hits):
-                    continue
-                first = 32 * k + int(hits[0])
-            else:
-                first = 32 * k
-            out.append((w, value[first].item() if isinstance(value, np.ndarray) and value.ndim else value))
-        return out
+        warps = self.warps
+        positions = range(len(warps))
+        if self.mask is None:
+            first = [32 * k for k in positions]
+        else:
+            by_warp = self.mask.reshape(-1, 32)
+            some = by_warp.any(axis=1).tolist()
+            first = [32 * k + lane for k, lane in enumerate(by_warp.argmax(axis=1).tolist())]
+            positions = [k for k in positions if some[k]]  # type: ignore[assignment]
+        if not (isinstance(value, np.ndarray) and value.ndim):
+            return [(warps[k], value) for k in positions]
+        return [(warps[k], value[first[k]].item()) for k in positions]
 
     def as_vector(self, value: Any, dtype: Any = np.int64) -> np.ndarray:
         """``value`` as an array of ``count`` lanes."""

@@ -192,6 +192,7 @@ def _cluster_arrive(t: Threads, release: bool) -> None:
         if key in cluster.barrier_arrived and cluster.barrier_arrived[key] >= generation + 1:
             raise DeviceFault("barrier.cluster-double-arrive", f"warp {w} arrives twice at the cluster barrier without waiting in between", "pair every barrier.cluster.arrive with one barrier.cluster.wait", site=t.site)
         cluster.barrier_arrived[key] = generation + 1
+        cluster.barrier_count += 1
     if cluster.hb is not None:
         cluster.hb.cluster_arrive(t.hb_warps(), t.rd_site, release=release)
     _complete_cluster(cluster)
@@ -199,16 +200,17 @@ def _cluster_arrive(t: Threads, release: bool) -> None:
 
 
 def _complete_cluster(cluster: Cluster) -> None:
-    target = cluster.barrier_generation + 1
-    arrived = sum(1 for g in cluster.barrier_arrived.values() if g >= target)
-    if not arrived:
+    arrived = cluster.barrier_count
+    missing = sum(cta.num_warps for cta in cluster.ctas) - arrived
+    if not arrived or missing > sum(len(cta.exited_warps) for cta in cluster.ctas):
         return
+    target = cluster.barrier_generation + 1
     exited = sum(
         1 for cta in cluster.ctas for w in cta.exited_warps if cluster.barrier_arrived.get((cta.rank, w), 0) < target
     )
-    total = sum(cta.num_warps for cta in cluster.ctas)
-    if arrived + exited >= total:
+    if missing <= exited:
         cluster.barrier_generation += 1
+        cluster.barrier_count = 0
         if cluster.hb is not None:
             cluster.hb.cluster_complete()
 

@@ -148,6 +148,7 @@ class Cluster:
         self.index = index
         self.ctas: list[Cta] = []
         self.barrier_generation = 0
+        self.barrier_count = 0  # warps that arrived in this generation
         self.barrier_arrived: dict[tuple[int, int], int] = {}
         self.done = False
         self.clc_denied = False  # a try_cancel of this cluster found no cluster left
