@@ -145,3 +145,9 @@ def test_grade_takes_the_points(name: str, settings: Course) -> None:
 def test_some_mutants_of_each_check_are_graded() -> None:
     graded = {read(path).check for path in MUTANTS if path.stem in GRADED}
     assert graded == {read(path).check for path in MUTANTS}
+
+
+def test_the_table_lists_every_mutant() -> None:
+    table = (COURSE / "tests" / "mutants" / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| (\w+) \| ", table, flags=re.M)) - {"mutant"}
+    assert listed == {path.stem for path in MUTANTS}
