@@ -174,8 +174,11 @@ class Diagnosis:
 
     def _words(self, text: Any) -> str:
         """Text of the submission's process for use in a message: one line, not too long, no private paths."""
-        own = re.sub(r"[^\s'\"]*/snapshot/kernel\.py", self.submission.name, str(text)[:5000])
-        return one_line(own)[:500]
+        return one_line(self.own_name(str(text)[:5000]))[:500]
+
+    def own_name(self, text: str) -> str:
+        """The text with the snapshot's path replaced by the name that the learner knows."""
+        return re.sub(r"[^\s'\"]*/snapshot/kernel\.py", self.submission.name, text)
 
     def refusal(self, header: dict[str, Any]) -> Failure:
         """The machine's process does not run the PrimFunc."""

@@ -220,7 +220,7 @@ def _report(session: _Session, next_step: str | None = None) -> GradeReport:
         ),
         checks=checks,
         notes=lints(outcome),
-        output=clean(session.printed),
+        output=clean(session.diagnosis.own_name(session.printed)),
         versions={"autograder": __version__, "python": platform.python_version(), **session.versions},
         seconds={name: round(value, 3) for name, value in session.seconds.items()},
     )

@@ -167,14 +167,14 @@ def _builder_source(namespace: dict[str, Any], spec: Exercise) -> str | None:
     return "".join(lines) if lines else None
 
 
-def _cell_number(namespace: dict[str, Any], source: str) -> int:
-    """The execution count of the cell with this text, as the notebook shows it; 1 where unknown."""
+def _cell_number(namespace: dict[str, Any], source: str) -> int | None:
+    """The execution count of the cell with this text, as the notebook shows it; None where unknown."""
     history = namespace.get("In")
     if isinstance(history, list):
         for number in range(len(history) - 1, 0, -1):
             if str(history[number]).strip() == source.strip():
                 return number
-    return 1
+    return None
 
 
 def _answers(namespace: dict[str, Any]) -> dict[str, Any]:

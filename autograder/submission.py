@@ -37,7 +37,7 @@ class Submission:
     Attributes:
         name: file name for messages, e.g. `exercise_05.ipynb`.
         source: text of the kernel cell or file.
-        cell: 1-based position of the kernel cell in the notebook, None for a .py file.
+        cell: number of the kernel cell in the notebook; None for a .py file, or where it is not known.
         grade_id: nbgrader's grade_id of the kernel cell, None for a .py file.
         answers: literal prediction answers; None stands for unanswered.
         answers_problem: why the answers cannot be read, empty when they can.
@@ -60,14 +60,15 @@ class Submission:
 
     @property
     def kind(self) -> Literal["notebook", "file"]:
-        return "file" if self.cell is None else "notebook"
+        return "file" if self.grade_id is None else "notebook"
 
     @property
     def place(self) -> str:
         """What the learner should open: `cell 7 ("kernel") of exercise_05.ipynb`, or the file's name."""
-        if self.cell is None:
+        if self.grade_id is None:
             return self.name
-        return f'cell {self.cell} ("{self.grade_id}") of {self.name}'
+        which = f'cell {self.cell} ("{self.grade_id}")' if self.cell else f'the cell "{self.grade_id}"'
+        return f"{which} of {self.name}"
 
     def line(self, number: int) -> str:
         """The text of a line of the source without its indentation, empty outside of the source."""
@@ -100,7 +101,12 @@ def read_submission(path: Path, exercise: Exercise, released: str | None = None)
 
 
 def from_cell(
-    source: str, name: str, cell: int, exercise: Exercise, answers: Answers, released: str | None = None
+    source: str,
+    name: str,
+    cell: int | None,
+    exercise: Exercise,
+    answers: Answers,
+    released: str | None = None,
 ) -> Submission:
     """The submission that a running notebook holds: the text of its kernel cell and its `answers`.
 

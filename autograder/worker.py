@@ -2,8 +2,8 @@
 
 The notebook's process starts this module, so that a grade in a notebook is the same isolated grade as on the
 command line. Request: {"root": folder of the course or null, "exercise": id, "source": text, "name": file
-name, "cell": n, "answers": {...}, "seed": n or null, "quick": bool}. Answer: {"report": {...}} or {"error":
-message, "exit": code}.
+name, "cell": n or null, "answers": {...}, "seed": n or null, "quick": bool}. Answer: {"report": {...}} or
+{"error": message, "exit": code}.
 """
 
 from __future__ import annotations

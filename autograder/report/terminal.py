@@ -23,12 +23,18 @@ MAX_SHOWN = 4
 
 
 def make_console(plain: bool, file: IO[str] | None = None, width: int | None = None) -> Console:
-    """A console that never fails on a character: a stream that cannot show it gets a replacement."""
+    """A console that never fails on a character, and that writes to its stream even inside a notebook."""
     stream = file or sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")
     return Console(
-        file=stream, no_color=plain or None, highlight=False, soft_wrap=False, width=width, emoji=False
+        file=stream,
+        color_system=None if plain else "auto",
+        force_terminal=False if plain else None,
+        force_jupyter=False,
+        highlight=False,
+        width=width,
+        emoji=False,
     )
 
 

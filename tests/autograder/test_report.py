@@ -101,6 +101,17 @@ def test_full_points_without_a_pass_are_no_full_marks() -> None:
     assert not report(verdict=Verdict.ERROR, points=20).full_marks
 
 
+def test_nothing_is_displayed_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside Jupyter, rich would display what it should write into a stream, and nbgrader reads what is
+    displayed.
+    """
+    import rich.console
+
+    monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
+    assert "race on A_smem" in text_of(report(), plain=True)
+    assert "\x1b" not in text_of(report(), plain=True)
+
+
 @pytest.mark.parametrize("width", [30, 40, 80, 200])
 def test_lines_fit_the_terminal(width: int) -> None:
     for line in text_of(report("a long message " * 20), width=width).splitlines():
