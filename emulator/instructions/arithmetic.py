@@ -165,13 +165,13 @@ def sad(mods: Mods) -> Op:
 
 
 def _division(mods: Mods, remainder: bool) -> Op:
-    """C division, toward zero.  A zero divisor gives all ones (quotient) or the dividend, as NVIDIA GPUs do."""
+    """C division, toward zero.  PTX leaves division by zero open: here it gives all ones, as an H200 does."""
     ptx_type = mods["type"]
     wrap, wide = wrapper(ptx_type), _wide(ptx_type) or (lambda x: x)
 
     def scalar(a: int, b: int) -> int:
         if b == 0:
-            return wrap(a if remainder else -1)
+            return wrap(-1)
         q = abs(a) // abs(b)
         q = -q if (a < 0) != (b < 0) else q
         return wrap(a - q * b if remainder else q)
@@ -185,7 +185,7 @@ def _division(mods: Mods, remainder: bool) -> Op:
         r = np.fmod(a, safe)
         y = r if remainder else (a - r) // safe
         if np.count_nonzero(zero):
-            y = np.where(zero, a if remainder else wrap(np.asarray(-1).astype(y.dtype)), y)
+            y = np.where(zero, np.asarray(-1).astype(y.dtype), y)
         return wrap(y)
 
     return op
@@ -318,12 +318,16 @@ def _least(a: Value, b: Value) -> Value:
 
 @instruction("ptx.bfe", pure=True)
 def bfe(mods: Mods) -> Op:
-    """Bit field extract: ``c & 255`` bits of a from bit ``b & 255``; beyond the top it repeats the sign (PTX ISA, "bfe")."""
+    """Bit field extract: c bits of a from bit b; beyond the top it repeats the sign (PTX ISA, "bfe").
+
+    PTX defines b and c from 0 to 255 only; the 32-bit forms take them modulo 256, the 64-bit forms as they are.
+    """
     ptx_type = mods["type"]
     bits, signed = INTEGERS[ptx_type]
+    limit = 0xFF if bits == 32 else M32
 
     def scalar(a: int, b: int, c: int) -> int:
-        position, length = b & 0xFF, c & 0xFF
+        position, length = min(b & limit, 255), min(c & limit, 255)
         if not signed:
             return (a & ((1 << bits) - 1)) >> position & ((1 << length) - 1) if length else 0
         if length == 0:
@@ -360,12 +364,13 @@ def _per_lane(scalar: Callable[..., int], ptx_type: str, *operands: Value) -> nd
 
 @instruction("ptx.bfi", pure=True)
 def bfi(mods: Mods) -> Op:
-    """Bit field insert: the low ``d & 255`` bits of a into b at bit ``c & 255``."""
+    """Bit field insert: the low d bits of a into b at bit c (see :func:`bfe` for large d and c)."""
     bits = INTEGERS[mods["type"]][0]
     full = (1 << bits) - 1
+    limit = 0xFF if bits == 32 else M32
 
     def scalar(a: int, b: int, c: int, d: int) -> int:
-        position, length = c & 0xFF, d & 0xFF
+        position, length = min(c & limit, 255), min(d & limit, 255)
         field = ((1 << length) - 1) << position & full
         return (b & ~field | a << position & field) & full
 

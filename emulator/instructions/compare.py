@@ -222,7 +222,7 @@ def testp(mods: Mods) -> Op:
         "infinite": np.isinf,
         "number": lambda a: a == a,
         "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= tiny),
+        "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= tiny) | (a == 0)),  # a zero counts as normal
         "subnormal": lambda a: (np.abs(a) < tiny) & (a != 0),
     }
     return tests[mods["op"]]

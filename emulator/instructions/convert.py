@@ -71,11 +71,16 @@ def _float_to_float(mods: Mods) -> Callable[[ndarray], ndarray]:
         if rnd not in ("", "rn"):
             from emulator.numerics.rounding import round_float32
 
-            return lambda x: round_float32(x, rnd)  # type: ignore[arg-type]
-        return lambda x: flush_any(x.astype(np.float32)) if ftz else x.astype(np.float32)
+            return lambda x: round_float32(_flush_wide(x) if ftz else x, rnd)  # type: ignore[arg-type]
+        return lambda x: (_flush_wide(x) if ftz else x).astype(np.float32)
     if dtype == "f16" and rnd in ("", "rn") and not satfinite and not relu:
         return lambda x: x.astype(np.float16)
     return partial(_narrow, fmt=dtype, rnd=rnd or "rn", satfinite=satfinite, relu=relu)
+
+
+def _flush_wide(x: ndarray) -> ndarray:
+    """float64 values below float32's normal range as zeros: ``.ftz`` looks before it rounds."""
+    return np.where(np.abs(x) < 2.0**-126, np.copysign(0.0, x), x)
 
 
 def _narrow(x: ndarray, fmt: str, rnd: str, satfinite: bool, relu: bool) -> ndarray:
@@ -83,10 +88,22 @@ def _narrow(x: ndarray, fmt: str, rnd: str, satfinite: bool, relu: bool) -> ndar
 
 
 def _to_int(mods: Mods) -> Callable[[ndarray], ndarray]:
-    """Float to integer: the integer rounding, then a clamp to the destination's range; NaN gives 0."""
-    dtype = _INT_DTYPE[mods["dtype"]].type
+    """Float to integer: the integer rounding, then a clamp to the destination's range.
+
+    NaN gives 0; between f64 or a 64-bit integer and anything it gives the top bit alone (PTX ISA, "cvt").
+    """
+    dtype = _INT_DTYPE[mods["dtype"]]
     rnd = mods["rnd"] or "rzi"
-    return lambda x: convert.float_to_int(x, dtype, rnd)  # type: ignore[arg-type]
+    if dtype.itemsize < 8 and mods["atype"] != "f64":
+        return lambda x: convert.float_to_int(x, dtype.type, rnd)  # type: ignore[arg-type]
+    top = np.array(1 << (8 * dtype.itemsize - 1), dtype=f"u{dtype.itemsize}").view(dtype)
+
+    def change(x: ndarray) -> ndarray:
+        y = convert.float_to_int(x, dtype.type, rnd)  # type: ignore[arg-type]
+        nan = np.isnan(x)
+        return np.where(nan, top, y) if np.count_nonzero(nan) else y
+
+    return change
 
 
 def _from_int(mods: Mods) -> Callable[[ndarray], ndarray]:

@@ -101,6 +101,9 @@ def mov_unpack_b32x4(mods: Mods) -> Op:
     return lambda a: tuple(_narrow(a >> 32 * k & M32, np.int64) for k in range(4))
 
 
+_SMALLEST_NORMAL = np.float32(2.0**-126)
+
+
 def _choose(c: Value, a: Value, b: Value) -> Value:
     if is_vector(c):
         return np.where(c, a, b)
@@ -123,6 +126,8 @@ def selp(mods: Mods) -> Op:
 @instruction("ptx.slct", pure=True)
 def slct(mods: Mods) -> Op:
     """``c >= 0 ? a : b``; for f32, -0 counts as 0 and NaN selects b."""
+    if "ftz" in mods:  # a negative subnormal counts as -0
+        return _uint64_sides(mods["dtype"], lambda a, b, c: _choose(c > -_SMALLEST_NORMAL, a, b))
     return _uint64_sides(mods["dtype"], lambda a, b, c: _choose(c >= 0, a, b))
 
 
