@@ -76,3 +76,25 @@ def test_each_region_has_its_todo(solution_cell: Callable[[str], str]) -> None:
     source = solution_cell("exercise_05")
     todos = re.findall(r"# TODO (\d+): .*(?:\n *# .*)*?\n *# BEGIN SOLUTION", source)
     assert todos == [str(n) for n in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ('T.ptx["tcgen05.wait::ld.sync.aligned"]()', "tcgen05.missing-wait-ld"),
+        ('T.ptx["tcgen05.fence::after_thread_sync"]()', "tcgen05.missing-fence"),
+        ('T.ptx["tcgen05.fence::before_thread_sync"]()', "tcgen05.missing-fence"),
+    ],
+)
+def test_what_is_only_against_the_letter_costs_nothing(
+    line: str, code: str, solution_cell: Callable[[str], str], build: Callable[..., Any]
+) -> None:
+    """Kernels ship without these; the emulator says so, as lint, and the numbers are right."""
+    source = solution_cell("exercise_05")
+    assert line in source
+    kernel = emulator.compile(build(source.replace(line, "pass"), SHAPE), arch="sm_100a")
+    a, b, d = tensors(4)
+    run = kernel.run(a, b, d)
+    assert run.ok
+    assert {(finding.strength, finding.code) for finding in run.findings} == {("lint", code)}
+    np.testing.assert_allclose(d, a.astype(np.float64) @ b.astype(np.float64).T, rtol=2**-10, atol=2**-14)

@@ -80,6 +80,7 @@ def build_kernel(M, N, K):
 
         T.ptx["tcgen05.fence::before_thread_sync"]()
         T.cuda.cta_sync()
+        T.ptx["tcgen05.fence::after_thread_sync"]()
         if warp == 0:
             T.ptx["tcgen05.dealloc.cta_group::1.sync.aligned.b32"](tmem, T.uint32(N))
 

@@ -81,5 +81,6 @@ def build_kernel(M, N, K):
 
         T.ptx["tcgen05.fence::before_thread_sync"]()
         T.cuda.cta_sync()
+        T.ptx["tcgen05.fence::after_thread_sync"]()
 
     return mma_tile
