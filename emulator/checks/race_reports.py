@@ -85,7 +85,10 @@ class Reporter:
         elif c.relation == "proxy-other":
             self._proxy_other(c)
         elif c.relation in ("fence-before", "fence-after"):
-            self._tcgen05_fence(c)
+            # fence::after_thread_sync orders *asynchronous* tcgen05 instructions; tcgen05.dealloc is not one
+            # (PTX ISA, "tcgen05.fence"), so a fence::before_thread_sync of the last user is enough for it.
+            if c.relation == "fence-before" or c.later.kind.name != "tcgen05.dealloc":
+                self._tcgen05_fence(c)
         else:
             self._race(c)
 
