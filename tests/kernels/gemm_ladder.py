@@ -289,7 +289,6 @@ def step4_tma(M: int, N: int, K: int, *, dtype: str = "float16") -> Any:
                 Tx.copy_async(D[m0 : m0 + BLK_M, n0 : n0 + BLK_N], D_smem[:, :], dispatch="tma_auto")
                 T.ptx["cp.async.bulk.commit_group"]()
                 T.ptx["cp.async.bulk.wait_group.read"](0)  # SMEM must outlive the store's reads
-            T.ptx["tcgen05.fence::after_thread_sync"]()
             T.ptx["tcgen05.dealloc.cta_group::1.sync.aligned.b32"](tmem, T.uint32(BLK_N))
 
     return tma
@@ -401,7 +400,6 @@ def step5_pipelined(M: int, N: int, K: int, *, stages: int = 4, dtype: str = "fl
                 Tx.copy_async(D[m0 : m0 + BLK_M, n0 : n0 + BLK_N], D_smem[:, :], dispatch="tma_auto")
                 T.ptx["cp.async.bulk.commit_group"]()
                 T.ptx["cp.async.bulk.wait_group.read"](0)
-            T.ptx["tcgen05.fence::after_thread_sync"]()
             T.ptx["tcgen05.dealloc.cta_group::1.sync.aligned.b32"](tmem, T.uint32(BLK_N))
 
     return pipelined
