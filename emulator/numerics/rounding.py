@@ -23,19 +23,22 @@ import numpy as np
 from emulator.numerics.formats import Array
 
 Mode = Literal["rn", "rz", "rm", "rp"]
-_MIN_NORMAL = np.float32(2.0**-126)
+# Constants are 0-d arrays: NumPy combines them with short arrays faster than scalars.
+_MIN_NORMAL = {np.dtype(t): np.array(2.0**-126, t) for t in (np.float32, np.float64)}
+_MIN_NORMAL_32 = _MIN_NORMAL[np.dtype(np.float32)]
+_LARGEST = np.array(2.0**128 - 2.0**104, np.float32)
+_MINUS_INFINITY, _PLUS_INFINITY = np.array(-np.inf, np.float32), np.array(np.inf, np.float32)
+_ZERO = np.array(0.0)
 # A normal float32 keeps all but the low 29 mantissa bits of a float64.
-_KEPT_BITS = np.uint64(~((1 << 29) - 1) & ((1 << 64) - 1))
-_TOP_29 = np.uint64(35)  # shift that leaves only the low 29 bits of a float64
-_MIDPOINT = np.uint64(1 << 63)
-_ONE = np.uint32(1)
-_TWICE_MIN_NORMAL = np.uint32(2 << 23)  # bits of 2^-126, shifted left by one
+_KEPT_BITS = np.array(~((1 << 29) - 1) & ((1 << 64) - 1), np.uint64)
+_TOP_29 = np.array(35, np.uint64)  # shift that leaves only the low 29 bits of a float64
+_MIDPOINT, _NOTHING = np.array(1 << 63, np.uint64), np.array(0, np.uint64)
 
 
 def flush(x: Array) -> Array:
-    """Subnormals become zeros of the same sign (float32 in and out)."""
-    small = np.abs(x) < _MIN_NORMAL
-    if not np.count_nonzero(small):
+    """Values below 2^-126 become zeros of the same sign, for float32 and float64 arrays."""
+    small = np.abs(x) < _MIN_NORMAL[x.dtype]
+    if not _any(small):
         return x
     flushed: Array = x * ~small
     return flushed
@@ -48,10 +51,12 @@ def saturate(x: Array) -> Array:
 
 def add(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
     """a + b in float32 (PTX add.f32)."""
-    a, b = _inputs(ftz, a, b)
     if mode == "rn":
+        a, b = _inputs(ftz, a, b)
         return _finish(a + b, ftz, sat)
-    return _finish(round_sum(a.astype(np.float64), b.astype(np.float64), mode, ftz), ftz, sat)
+    a, b = _widened(ftz, a, b)
+    y = round_sum(a, b, mode, ftz)
+    return saturate(y) if sat else y
 
 
 def sub(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
@@ -61,17 +66,18 @@ def sub(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False)
 
 def mul(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
     """a * b in float32 (PTX mul.f32)."""
-    a, b = _inputs(ftz, a, b)
     if mode == "rn":
+        a, b = _inputs(ftz, a, b)
         return _finish(a * b, ftz, sat)
-    return _finish(round_float32(a.astype(np.float64) * b.astype(np.float64), mode), ftz, sat)
+    a, b = _widened(ftz, a, b)
+    return _finish(round_float32(a * b, mode), ftz, sat)
 
 
 def fma(a: Any, b: Any, c: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
     """a * b + c with one rounding to float32 (PTX fma.f32)."""
-    a, b, c = _inputs(ftz, a, b, c)
-    product = a.astype(np.float64) * b.astype(np.float64)
-    return _finish(round_sum(product, c.astype(np.float64), mode, ftz), ftz, sat)
+    a, b, c = _widened(ftz, a, b, c)
+    y = round_sum(a * b, c, mode, ftz)
+    return saturate(y) if sat else y
 
 
 def fma_f32(a: Any, b: Any, c: Any) -> Array:
@@ -152,8 +158,6 @@ def _narrow(x: Array, dtype: Any) -> Array:
 
 def round_float32(x: Array, mode: Mode = "rn") -> Array:
     """Round float64 values to float32; overflow goes to infinity or the largest finite, per IEEE 754."""
-    if mode == "rz":
-        return _cut_bits(np.asarray(x).view(np.uint64))
     y = np.asarray(x.astype(np.float32))
     return y if mode == "rn" else _step(y, x - y.astype(np.float64), mode)
 
@@ -161,56 +165,69 @@ def round_float32(x: Array, mode: Mode = "rn") -> Array:
 def round_sum(p: Array, c: Array, mode: Mode = "rn", ftz: bool = False) -> Array:
     """Round the exact sum of two float64 arrays (each exact in itself) to float32, once.
 
-    With `ftz` the rounding of subnormal results, which the caller flushes, may be inexact.
+    With `ftz` results that round to less than 2^-126 become zeros of the same sign.
     """
     s = np.asarray(p + c)
-    if mode == "rn":
-        y = np.asarray(s.astype(np.float32))
-        doubtful = (s.view(np.uint64) << _TOP_29) == _MIDPOINT
-        if np.count_nonzero(doubtful) or (not ftz and _any_subnormal(y)):
-            y = np.asarray(_round_to_odd(s, _error(s, p, c)).astype(np.float32))
-        return y
-    if mode == "rz":
+    if mode == "rz" and ftz:
         return _cut(s, p, c)
     y = np.asarray(s.astype(np.float32))
+    if mode == "rn":
+        doubtful = (s.view(np.uint64) << _TOP_29) == _MIDPOINT
+        if _any(doubtful) or (not ftz and _any_subnormal(y)):
+            y = np.asarray(_round_to_odd(s, _error(s, p, c)).astype(np.float32))
+        return flush(y) if ftz else y
     difference = s - y.astype(np.float64)
-    exact = difference == 0
-    if np.count_nonzero(exact):
+    exact = difference == _ZERO
+    if _any(exact):
         e = _error(s, p, c)
-        if np.count_nonzero(e):
+        if _any(e != 0):
             difference = np.where(exact, e, difference)
         zero = s == 0
-        if mode == "rm" and np.count_nonzero(zero):
+        if mode == "rm" and _any(zero):
             # An exact zero sum of opposite signs is -0 when rounding down.
             y = np.where(zero & (np.signbit(p) | np.signbit(c)), np.float32(-0.0), y)
-    return _step(y, difference, mode)
+    y = _step(y, difference, mode)
+    return flush(y) if ftz else y
 
 
 def _cut(s: Array, p: Array, c: Array) -> Array:
-    """Round the exact sum of p and c to float32 toward zero; s is its rounding to float64."""
+    """Round the exact sum of p and c to float32 toward zero with flush to zero; s is fl(p + c) in float64."""
     bits = s.view(np.uint64)
-    if np.count_nonzero((bits << _TOP_29) == 0):
+    if _any((bits << _TOP_29) == _NOTHING):
         # s may have been rounded up to a float32 that is larger in magnitude than the exact sum.
         e = _error(s, p, c)
-        if np.count_nonzero(e):
+        if _any(e != 0):
             bits = bits - _opposite(e, s)
-    return _cut_bits(bits)
-
-
-def _cut_bits(bits: Array) -> Array:
-    """Round float64 bit patterns to float32 toward zero."""
-    y = np.asarray((bits & _KEPT_BITS).view(np.float64).astype(np.float32))
-    if _any_subnormal(y) or np.count_nonzero(np.isinf(y)):
-        s = bits.view(np.float64)
-        y = np.asarray(s.astype(np.float32))
-        return _step(y, s - y.astype(np.float64), "rz")
+    cut = flush((bits & _KEPT_BITS).view(np.float64))
+    y = np.asarray(cut.astype(np.float32))
+    overflow = np.isinf(y)
+    if _any(overflow):
+        y = np.where(overflow & np.isfinite(s), np.copysign(_LARGEST, y), y)
     return y
 
 
+def _any(mask: Array) -> bool:
+    """np.any for a boolean array, several times faster on the short arrays of a warpgroup."""
+    return 1 in mask.tobytes()
+
+
 def _any_subnormal(y: Array) -> bool:
-    """True if any float32 is subnormal or the smallest normal number."""
-    shifted = y.view(np.uint32) << _ONE
-    return bool(np.count_nonzero(shifted - _ONE < _TWICE_MIN_NORMAL))
+    magnitude = np.abs(y)
+    small = magnitude <= _MIN_NORMAL_32
+    return _any(small) and _any(small & (magnitude > 0))
+
+
+def _widened(ftz: bool, *values: Any) -> list[Array]:
+    """float32 operands as float64, flushed when asked."""
+    wide = []
+    for value in values:
+        x = value if isinstance(value, np.ndarray) else np.asarray(value, np.float32)
+        if ftz:
+            small = np.abs(x) < _MIN_NORMAL_32
+            if _any(small):
+                x = x * ~small
+        wide.append(x.astype(np.float64))
+    return wide
 
 
 def _inputs(ftz: bool, *values: Any) -> list[Array]:
@@ -233,7 +250,8 @@ def _error(s: Array, p: Array, c: Array) -> Array:
 
 def _opposite(e: Array, s: Array) -> Array:
     """True where e and s have opposite signs, both nonzero."""
-    return ((e < 0) & (s > 0)) | ((e > 0) & (s < 0))
+    opposite: Array = e * np.sign(s) < _ZERO
+    return opposite
 
 
 def _round_to_odd(s: Array, e: Array) -> Array:
@@ -249,12 +267,14 @@ def _with_overflow(difference: Array, y: Array, finite: Array) -> Array:
 
 
 def _step(y: Array, difference: Array, mode: Mode) -> Array:
-    """Move float32 y, rounded to nearest, to the mode's side; `difference` has the sign of exact - y."""
+    """Move float32 y = rn(x) to the mode's side, in place; `difference` has the sign of x - y."""
     if mode == "rz":
-        bits: Array = y.view(np.int32) - _opposite(difference, y)
-        return bits.view(np.float32)
-    if mode == "rm":
-        return np.where(difference < 0, np.nextafter(y, np.float32(-np.inf)), y)
-    if mode == "rp":
-        return np.where(difference > 0, np.nextafter(y, np.float32(np.inf)), y)
-    raise ValueError(f"unknown rounding mode {mode!r}: rn, rz, rm or rp")
+        bits = y.view(np.int32)
+        np.subtract(bits, 1, out=bits, where=_opposite(difference, y))
+    elif mode == "rm":
+        np.nextafter(y, _MINUS_INFINITY, out=y, where=difference < _ZERO)
+    elif mode == "rp":
+        np.nextafter(y, _PLUS_INFINITY, out=y, where=difference > _ZERO)
+    else:
+        raise ValueError(f"unknown rounding mode {mode!r}: rn, rz, rm or rp")
+    return y

@@ -160,6 +160,7 @@ class _Scales:
             smallest = 1 - fmt.bias
         exponents = np.maximum(np.frexp(table)[1] - 1, smallest)
         exponents[~np.isfinite(table)] = 0
+        exponents = exponents.astype(np.int32)
         self.a, self.b = table[a], table[b]
         self.e_a, self.e_b = exponents[a], exponents[b]
         self.block = k // a.shape[1]
@@ -193,7 +194,7 @@ def _fused_step(
     if special is not None:
         a, b, c = _finite(a), _finite(b), _finite(c)
     top = _largest_exponent(a, b, e_a, e_b, _accumulator_exponents(c, d_format, model.zero_exponent), model)
-    scale = np.exp2((model.fraction - top).astype(np.float64))
+    scale = _power_of_two(model.fraction - top)
     total = np.trunc(c * scale)
     if _fits_float32(a, b, top):
         total += _sum_float32(a.astype(np.float32), b.astype(np.float32), scale.astype(np.float32))
@@ -280,28 +281,30 @@ def _grouped_step(
     if not (np.isfinite(scale_a).all() and np.isfinite(scale_b).all() and np.isfinite(c).all()):
         special = _special(np.repeat(scale_a, 16, axis=1) * a, np.repeat(scale_b, 16, axis=1) * b, c)
         scale_a, scale_b, c = _finite(scale_a), _finite(scale_b), _finite(c)
-    significand_a, significand_b = (
-        scale_a * np.exp2(-e_a.astype(float)),
-        scale_b * np.exp2(-e_b.astype(float)),
-    )
     top = _accumulator_exponents(c, "f32", model.zero_exponent)
     addends = []
     for g in range(a.shape[1] // 16):
         a_g, b_g = a[:, 16 * g : 16 * g + 16], b[:, 16 * g : 16 * g + 16]
-        total = a_g @ b_g.T  # exact: multiples of 1/4 below 2^10
-        significand = significand_a[:, g, None] * significand_b[None, :, g]
+        scale = scale_a[:, g, None] * scale_b[None, :, g]
         exponent = e_a[:, g, None] + e_b[None, :, g]
-        value = total * significand
-        if np.count_nonzero(value == 0):
-            empty = (np.abs(a_g) @ np.abs(b_g).T == 0) | (significand == 0)
-            exponent = np.where(empty, model.zero_exponent, exponent)
-        top = np.maximum(top, exponent)
-        addends.append((value, exponent))
-    scale = np.exp2((model.fraction - top).astype(np.float64))
+        # The sum is exact in float32 (multiples of 1/4 below 2^10), its scaled value in float64.
+        value = scale * (a_g @ b_g.T)
+        if np.count_nonzero(value) < value.size:
+            empty = (np.abs(a_g) @ np.abs(b_g).T == 0) | (scale == 0)
+            exponent = np.where(empty, np.int32(model.zero_exponent), exponent)
+        np.maximum(top, exponent, out=top)
+        addends.append(value)
+    scale = _power_of_two(model.fraction - top)
     result = np.trunc(c * scale)
-    for value, exponent in addends:
-        result += np.trunc(value * np.exp2((exponent - top + model.fraction).astype(np.float64)))
+    for value in addends:
+        value *= scale
+        result += np.trunc(value, out=value)
     return _result(result / scale, special, model, "f32")
+
+
+def _power_of_two(exponent: Array) -> Array:
+    """2^exponent as float64 for integers in float64's normal range."""
+    return ((exponent.astype(np.int64) + 1023) << 52).view(np.float64)
 
 
 def _special(a: Array, b: Array, c: Array) -> Array | None:

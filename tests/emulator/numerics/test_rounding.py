@@ -152,6 +152,18 @@ def test_flush_to_zero_keeps_signs_infinities_and_nan():
         assert float(r.fma(np.float32(1e-40), np.float32(1e30), np.float32(0), ftz=True)) == 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=200, deadline=None)
+@given(a=values, b=values, c=values)
+def test_fma_with_flush_to_zero_is_the_plain_one_between_flushes(mode, a, b, c):
+    with np.errstate(all="ignore"):
+        got = float(r.fma(a, b, c, mode, ftz=True))
+        plain = float(r.fma(*(r.flush(np.asarray(x)) for x in (a, b, c)), mode))
+    want = math.copysign(0.0, plain) if abs(plain) < 2.0**-126 else plain
+    boundary = math.nextafter(2.0**-126, 0)
+    assert same(got, want) or (abs(want) == 2.0**-126 and abs(got) in (0, want)) or abs(plain) == boundary
+
+
 def test_saturation():
     x = np.array([-1, -0.0, 0.25, 1.5, np.inf, -np.inf, np.nan], np.float32)
     with np.errstate(all="ignore"):
