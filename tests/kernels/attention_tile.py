@@ -1,8 +1,8 @@
 """Attention on one tile per head: two chained MMAs with a softmax in registers between them.
 
 ``S = Q K^T`` goes to TMEM; every thread loads its row of S, turns it into probabilities and stores them back
-to TMEM as float16, where they are the A operand of ``O = P V``.  V is used as it lies in memory: head dimension
-contiguous, which makes it an MN-major B operand.
+to TMEM as float16, where they are the A operand of ``O = P V``.  V is used as it lies in memory: head
+dimension contiguous, which makes it an MN-major B operand.
 """
 
 from __future__ import annotations
