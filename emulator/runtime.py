@@ -372,6 +372,13 @@ def st_generic(t: Threads, dtype: str, pointer: Any, value: Any) -> None:
     t.cta.machine.progress += 1
 
 
+def map_word(t: Threads, bound: Any, index: Any, dtype: str) -> Any:
+    """An element of the bytes of a tensor map that is a kernel parameter."""
+    from emulator.instructions.tensormap import word
+
+    return word(t, bound, index, _DTYPES[dtype])
+
+
 def count_bytes(t: Threads, name: str, per_lane: int) -> None:
     counters = t.cta.machine.counters
     counters[name] = counters.get(name, 0) + per_lane * t.active_count()
@@ -445,7 +452,7 @@ NAMESPACE: dict[str, Any] = {
     **{
         f.__name__: f
         for f in (
-            new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits, register_value, copy, as_index, elect, warp_broadcast, spin, ld_shared, st_shared,
+            new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits, register_value, map_word, copy, as_index, elect, warp_broadcast, spin, ld_shared, st_shared,
             ld_global, st_global, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, as_row, fmin, fmax, math_fma,
         )
     },

@@ -105,6 +105,14 @@ class Global:
 
 
 @dataclass
+class MapBytes:
+    """A view of the bytes of a tensor map that is a kernel parameter."""
+
+    dtype: str
+    code: str
+
+
+@dataclass
 class Tmem:
     name: str
 
@@ -629,6 +637,8 @@ class Translator:
     def load(self, info: Any, index: Val) -> Val:
         if isinstance(info, LocalView):
             return self.local_load(info, index)
+        if isinstance(info, MapBytes):
+            return Val(f"map_word({self.t}, {info.code}, {index.code}, {info.dtype!r})", info.dtype, index.kind)
         self.emit(f"{self.t}.site = {self.site}")
         if isinstance(info, Shared):
             self.smem_access = min(self.smem_access, itemsize(info.dtype))
@@ -1382,6 +1392,8 @@ class Translator:
             self.env[buffer] = Shared(dtype, name, True, data.kind)
         elif scope in ("global", ""):
             self.env[buffer] = Global(dtype, name, data.kind)
+        elif scope == "param":
+            self.env[buffer] = MapBytes(dtype, name)
         else:
             raise self.unsupported(f"decl_buffer {buffer.name} in scope {scope}")
 
@@ -1430,6 +1442,10 @@ class Translator:
         self.emit(f"{self.t}.site = {self.site}")
         call = f"{fn}({self.t})"
         self.emit(f"yield from {call}" if entry.blocking else call)
+
+    def s_Return(self, s: Any) -> None:
+        """``return`` in the kernel's body."""
+        self.jump("thread_return")
 
     def jump(self, name: str) -> None:
         if self.scalar is None and self.mask is not None and (self.loop_depth and self.loop_depth[-1] != self.mask or name == "thread_return"):

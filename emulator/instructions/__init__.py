@@ -18,6 +18,7 @@ def load_all() -> None:
         cp_async,
         cp_async_bulk,
         cuda,
+        descriptors,
         device_functions,
         fence,
         floating,
@@ -29,6 +30,7 @@ def load_all() -> None:
         mbarrier_test,
         move,
         tcgen05,
+        tensormap,
         warp,
         wgmma,
     )

@@ -15,6 +15,7 @@ import numpy as np
 from emulator import lanes
 from emulator.checks import happens_before as hbm
 from emulator.errors import DeviceFault, UnsupportedInstruction
+from emulator.instructions import tensormap
 from emulator.instructions.mbarrier import complete_tx
 from emulator.instructions.registry import Mods, instruction
 from emulator.machine import tensor_map as tma
@@ -34,7 +35,9 @@ def _warp(t: Threads) -> int:
 def _map(t: Threads, value: Any) -> BoundTensorMap:
     if hasattr(value, "segment") and hasattr(value, "map"):
         return value
-    raise UnsupportedInstruction("cp.async.bulk.tensor", t.cta.machine.location(t.site), "with a tensor map that is not a kernel parameter")
+    if isinstance(value, np.ndarray):
+        value = value[t.active_indices()[0]]
+    return tensormap.at(t, int(value), "cp.async.bulk.tensor")
 
 
 def _coords(t: Threads, coords: Any, lane_index: int) -> tuple[int, ...]:

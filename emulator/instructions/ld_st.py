@@ -68,7 +68,7 @@ def _sync_location(t: Threads, mods: Mods, space: str, address: Any, write: bool
         strong_access(t, space, address, order)
 
 
-@instruction("ptx.ld", counter=None)
+@instruction("ptx.ld", "ptx.ldu", counter=None)
 def ld(mods: Mods, t: Threads, address: Any, *extra: Any) -> Any:
     """Scalar load."""
     dtype = ptx_dtype(mods)
@@ -106,7 +106,7 @@ def st(mods: Mods, t: Threads, address: Any, value: Any, *extra: Any) -> None:
 _WIDE = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
 
 
-@instruction("ptx.ld_vec", counter=None)
+@instruction("ptx.ld_vec", "ptx.ld_vec256", "ptx.ldu_vec", counter=None)
 def ld_vec(mods: Mods, t: Threads, address: Any, *extra: Any) -> Any:
     """Vector load of 2 to 8 registers: ``[n, L]`` of the element type."""
     dtype = ptx_dtype(mods)
@@ -145,7 +145,7 @@ def block_of(t: Threads, group: Any, np_type: np.dtype) -> np.ndarray:
     return np.stack(rows)
 
 
-@instruction("ptx.st_vec", counter=None)
+@instruction("ptx.st_vec", "ptx.st_vec256", counter=None)
 def st_vec(mods: Mods, t: Threads, address: Any, group: Any, *extra: Any) -> None:
     """Vector store of 2 to 8 registers."""
     dtype = ptx_dtype(mods)
