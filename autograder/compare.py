@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ from autograder.oracles import Reference
 
 Floats = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
+Suspect = Literal["operands", "cast", "store"]
+Mistakes = Iterable[tuple[str, npt.NDArray[np.float64]]]
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Comparison:
         max_error: largest |actual - expected| over finite mismatches.
         where: the pattern of the mismatches in words.
         meaning: what the values tell about the mistake, empty when nothing fits.
+        suspect: where to look for it: in the operands, in the cast, or in the store of the output.
     """
 
     elements: int
@@ -37,6 +41,7 @@ class Comparison:
     max_error: float = 0.0
     where: str = ""
     meaning: str = ""
+    suspect: Suspect = "operands"
     samples: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -69,8 +74,12 @@ def allowed_interval(
     return expected, low, high
 
 
-def compare(actual: Floats, expected: Floats, low: Floats, high: Floats) -> Comparison:
+def compare(
+    actual: Floats, expected: Floats, low: Floats, high: Floats, mistakes: Mistakes = ()
+) -> Comparison:
     """Every element of `actual` must lie in [low, high] and be finite; 0 and -0 are equal.
+
+    mistakes: (words, result) of classic mistakes; looked at only when something is wrong.
 
     Raises:
         ValueError: the shapes differ or the reference is not finite, which would be the grader's mistake.
@@ -89,6 +98,7 @@ def compare(actual: Floats, expected: Floats, low: Floats, high: Floats) -> Comp
     unwritten = wrong & (actual.view(bits) == np.asarray(fill).view(bits))
     finite = wrong & np.isfinite(actual)
     differences = np.abs(actual[finite].astype(np.float64) - expected[finite].astype(np.float64))
+    meaning, suspect = _meaning(actual, expected, wrong, unwritten, mistakes)
     places = np.argwhere(wrong)
     samples = [
         _sample(tuple(int(i) for i in place), actual, expected, low, high, unwritten) for place in places[:4]
@@ -102,7 +112,8 @@ def compare(actual: Floats, expected: Floats, low: Floats, high: Floats) -> Comp
         first=samples[0],
         max_error=float(differences.max()) if differences.size else 0.0,
         where=_where(wrong),
-        meaning=_meaning(actual, expected, wrong, unwritten),
+        meaning=meaning,
+        suspect=suspect,
         samples=samples,
     )
 
@@ -137,11 +148,7 @@ def _where(wrong: Bools) -> str:
         parts.append(("column " if columns.size == 1 else "columns ") + _ranges(columns))
     share = wrong[np.ix_(rows, columns)].mean()
     if not parts:
-        return (
-            "nearly every element"
-            if share > 0.95
-            else f"{share:.2g} of the elements, in all rows and columns"
-        )
+        return "nearly every element" if share > 0.95 else f"{share:.0%} of them, all over"
     place = ", ".join(parts)
     return place if share > 0.95 else f"{place}, {share:.0%} of the elements there"
 
@@ -159,31 +166,40 @@ def _ranges(numbers: npt.NDArray[np.intp]) -> str:
     return ", ".join(spans[:4]) + (f", ... ({len(spans)} ranges)" if len(spans) > 4 else "")
 
 
-def _meaning(actual: Floats, expected: Floats, wrong: Bools, unwritten: Bools) -> str:
-    """A guess at the mistake that explains most mismatches, empty when none does."""
+def _meaning(
+    actual: Floats, expected: Floats, wrong: Bools, unwritten: Bools, mistakes: Mistakes
+) -> tuple[str, Suspect]:
+    """(a mistake that explains most mismatches or "", where to look)."""
     if unwritten.sum() == wrong.sum():
-        return "the kernel never wrote these elements"
-    if not actual[wrong].any():
-        return "all of them are zero"
+        return "the kernel never wrote these elements", "store"
     nonfinite = wrong & ~np.isfinite(actual)
     if nonfinite.sum() > wrong.sum() / 2:
-        return "most of them are NaN or infinite, as if they came from memory that was never written"
+        return (
+            "most of them are NaN or infinite, as if they came from memory that was never written",
+            "operands",
+        )
     if actual.ndim == 2:
         moved = _moved(actual, expected, wrong)
         if moved:
-            return moved
-    return _narrow(actual, expected, wrong)
+            return moved, "store"
+    for words, result in mistakes:
+        near = np.isclose(actual.astype(np.float64), result, rtol=2.0**-9, atol=2.0**-20)
+        if near.mean() > 0.95 and near[wrong].mean() > 0.95:
+            return words, "operands"
+    if not actual[wrong].any():
+        return "all of them are zero", "operands"
+    narrow = _narrow(actual, expected, wrong)
+    if narrow:
+        return narrow, "cast"
+    return (_elsewhere(actual, expected, wrong) if actual.ndim == 2 else ""), "operands"
 
 
 def _moved(actual: Floats, expected: Floats, wrong: Bools) -> str:
-    """Whether the wrong elements are right values in the wrong place."""
+    """Whether the wrong elements are the right rows or columns in the wrong place."""
     if expected.shape[0] == expected.shape[1] and _explains(actual, expected.T, wrong):
         return "the output is transposed: D[i, j] holds the value of D[j, i]"
-    return (
-        _moved_lines(actual, expected, wrong, "row")
-        or _moved_lines(actual.T, expected.T, wrong.T, "column")
-        or _moved_elements(actual, expected, wrong)
-    )
+    rows = _moved_lines(actual, expected, wrong, "row")
+    return rows or _moved_lines(actual.T, expected.T, wrong.T, "column")
 
 
 def _moved_lines(actual: Floats, expected: Floats, wrong: Bools, what: str) -> str:
@@ -206,7 +222,7 @@ def _moved_lines(actual: Floats, expected: Floats, wrong: Bools, what: str) -> s
     return f"the values are right but off by {distance} {what}{'s' if distance > 1 else ''}: {example}"
 
 
-def _moved_elements(actual: Floats, expected: Floats, wrong: Bools) -> str:
+def _elsewhere(actual: Floats, expected: Floats, wrong: Bools) -> str:
     """Whether single values are right but elsewhere; needs a case whose expected values are all different."""
     values, first = np.unique(expected, return_index=True)
     if values.size < expected.size:
@@ -218,7 +234,8 @@ def _moved_elements(actual: Floats, expected: Floats, wrong: Bools) -> str:
     i, j = (int(x) for x in np.argwhere(found)[0])
     source = int(first[position[i, j]])
     columns = expected.shape[1]
-    return f"the values are right but elsewhere: D[{i}, {j}] holds D[{source // columns}, {source % columns}]"
+    origin = f"D[{source // columns}, {source % columns}]"
+    return f"values belong elsewhere: D[{i}, {j}] holds what belongs in {origin}"
 
 
 def _explains(actual: Floats, candidate: Floats, wrong: Bools) -> bool:

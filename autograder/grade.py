@@ -137,6 +137,7 @@ def _compile(session: _Session, pump: Pump, machine: Child, graph: bytes) -> Non
     if answer.stage == "refused":
         raise Stopped(session.diagnosis.refusal(answer.header))
     session.outcome.resources = answer.header["resources"]
+    session.outcome.operations = answer.header["operations"]
     session.seconds["lower"] = answer.header["seconds"]
 
 

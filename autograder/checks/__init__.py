@@ -12,7 +12,7 @@ from typing import Any
 
 from autograder.course import Check, Exercise
 from autograder.diagnosis import Diagnosis, Failure
-from autograder.report.model import CheckResult, Evidence, Fault, Verdict
+from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
 from autograder.submission import Submission
 
 
@@ -49,6 +49,7 @@ class Outcome:
     build_failure: Failure | None = None
     run_failure: Failure | None = None
     resources: dict[str, int] | None = None
+    operations: list[dict[str, Any]] = field(default_factory=list)
     runs: list[CaseRun] = field(default_factory=list)
 
     @property
@@ -58,6 +59,22 @@ class Outcome:
     @property
     def submission(self) -> Submission:
         return self.diagnosis.submission
+
+    def lines(self, wanted: Callable[[str, list[str]], bool]) -> list[Location]:
+        """The learner's lines with an operation for which wanted(instruction, buffer names) holds."""
+        places = {
+            (op["file"], op["line"]) for op in self.operations if wanted(op["instruction"], op["names"])
+        }
+        return [self.diagnosis.location(file, line) for file, line in sorted(places)]
+
+    def lines_of(self, instruction: str) -> list[Location]:
+        """The learner's lines that execute an instruction."""
+        return self.lines(lambda name, _: name == instruction)
+
+    @property
+    def output(self) -> str:
+        """Name of the output tensor."""
+        return next(t.name for t in self.exercise.tensors if t.role == "output")
 
     @property
     def failure(self) -> Failure | None:

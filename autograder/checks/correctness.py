@@ -6,7 +6,10 @@ from typing import Any
 
 from autograder.checks import CaseRun, Outcome, check, result, unless_run
 from autograder.course import Check
-from autograder.report.model import CheckResult, Evidence, Fault, Verdict
+from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
+
+STORES = ("st.global", "cp.async.bulk.tensor", "cp.async.bulk.global", "red.", "atom.")
+FILLS = ("st.shared", "cp.async", "tcgen05.mma", "tcgen05.cp", "tcgen05.st", "wgmma.mma", "mma.", "stmatrix")
 
 
 @check
@@ -24,7 +27,8 @@ def correctness(check: Check, outcome: Outcome) -> CheckResult:
         planned = len(outcome.exercise.cases)
     right = [run for run in outcome.runs if run.correct]
     evidence = [_evidence(run, outcome) for run in outcome.runs if not run.correct]
-    evidence.sort(key=lambda e: not e.fix)  # the case that explains the mistake comes first
+    evidence.sort(key=lambda e: not e.fix)  # the case that explains the mistake comes first, with its lines
+    _say_lines_once(evidence)
     if failure is not None:
         evidence.append(failure.evidence())
     summary = f"{len(right)} of {planned} cases"
@@ -32,6 +36,16 @@ def correctness(check: Check, outcome: Outcome) -> CheckResult:
         return result(check, Verdict.PASS, check.points, summary)
     verdict = Verdict.PARTIAL if right else Verdict.FAIL
     return result(check, verdict, check.points * len(right) / planned, summary, evidence)
+
+
+def _say_lines_once(evidence: list[Evidence]) -> None:
+    """Several cases mostly point to the same lines; only the first of them shows those."""
+    shown: list[list[Location]] = []
+    for item in evidence:
+        if item.locations in shown:
+            item.locations = []
+        else:
+            shown.append(item.locations)
 
 
 def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
@@ -50,13 +64,30 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
         return Evidence(
             kind="mismatch", message=f"{run.title}: no complete output came back", data={"case": run.case}
         )
-    output = next(t.name for t in outcome.exercise.tensors if t.role == "output")
+    output = outcome.output
     message = f"{run.title}: {seen['mismatches']} of {seen['elements']} elements are wrong ({seen['where']})"
     first = seen["first"]
     if first is not None:
         index = ", ".join(str(i) for i in first["index"])
         message += f"; first {output}[{index}]: expected {_spell(first['expected'])}, {_got(first['actual'])}"
-    return Evidence(kind="mismatch", message=message, fix=seen["meaning"], data={"case": run.case, **seen})
+    lines = suspects(outcome, seen["suspect"])
+    data = {"case": run.case, **seen}
+    return Evidence(kind="mismatch", message=message, fix=seen["meaning"], locations=lines, data=data)
+
+
+def suspects(outcome: Outcome, suspect: str) -> list[Location]:
+    """The lines where a mistake of this sort can be: where the output is stored, where the sum leaves the
+    tensor core and is cast, or where the operands are filled and multiplied.
+
+    The learner's own tensors are told from the exercise's by their names in the lowered program.
+    """
+    stores = outcome.lines(lambda name, buffers: name.startswith(STORES) and outcome.output in buffers)
+    if suspect == "store":
+        return stores
+    if suspect == "cast":
+        return outcome.lines(lambda name, _: name in ("tcgen05.ld", "wgmma.wait_group")) + stores
+    fills = outcome.lines(lambda name, _: name.startswith(FILLS))
+    return fills or stores
 
 
 def _got(actual: Any) -> str:

@@ -19,10 +19,13 @@ def mechanism(check: Check, outcome: Outcome) -> CheckResult:
         Evidence(
             kind="counter",
             message=_message(name, seen, check.at_least[name]),
+            locations=outcome.lines_of(name),
             data={"counter": name, "seen": seen, "at_least": check.at_least[name]},
         )
         for name, seen in missing.items()
     ]
+    if not any(e.locations for e in evidence):
+        evidence[0].locations = outcome.lines(lambda _, buffers: outcome.output in buffers)
     return result(check, Verdict.FAIL, 0, f"missing: {', '.join(missing)}", evidence)
 
 

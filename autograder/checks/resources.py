@@ -6,6 +6,8 @@ from autograder.checks import Outcome, check, result, skipped, unless_run
 from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Fault, Verdict
 
+CAUSES = {"tmem_columns": "tcgen05.alloc"}  # the instruction whose lines explain a resource
+
 
 @check
 def resources(check: Check, outcome: Outcome) -> CheckResult:
@@ -27,6 +29,7 @@ def resources(check: Check, outcome: Outcome) -> CheckResult:
         Evidence(
             kind="resource",
             message=f"{name} is {used[name]}, at most {most} allowed",
+            locations=outcome.lines_of(CAUSES.get(name, "")),
             data={"resource": name, "used": used[name], "at_most": most},
         )
         for name, most in check.at_most.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +20,24 @@ class Reference:
 
 
 Oracle = Callable[[list[Array]], Reference]
+Mistakes = Callable[[list[Array]], Iterator[tuple[str, Array]]]
 ORACLES: dict[str, Oracle] = {}
+MISTAKES: dict[str, Mistakes] = {}
 
 
 def oracle(compute: Oracle) -> Oracle:
     """Register a reference under its function's name."""
     ORACLES[compute.__name__] = compute
     return compute
+
+
+def mistakes_of(name: str) -> Callable[[Mistakes], Mistakes]:
+    """Register what classic mistakes in the operands would give: (what was done, its result), most telling
+    first.
+    """
+
+    def register(make: Mistakes) -> Mistakes:
+        MISTAKES[name] = make
+        return make
+
+    return register

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
-from autograder.oracles import Array, Reference, oracle
+from autograder.oracles import Array, Reference, mistakes_of, oracle
 
 
 @oracle
@@ -16,3 +18,20 @@ def gemm_nt(inputs: list[Array]) -> Reference:
     """
     a, b = (torch.from_numpy(array) for array in inputs)
     return Reference(exact=(a @ b.T).numpy(), magnitude=(a.abs() @ b.abs().T).numpy())
+
+
+@mistakes_of("gemm_nt")
+def _gemm_nt_mistakes(inputs: list[Array]) -> Iterator[tuple[str, Array]]:
+    """Operands that were not used as they are stored, and parts of K that were left out."""
+    a, b = inputs
+    k = a.shape[1]
+    if b.shape[0] * b.shape[1] == k * b.shape[0]:
+        yield "D is A times B read as a (K, N) matrix: B is not used as it is stored", a @ b.reshape(k, -1)
+    if a.shape == b.shape:
+        yield "D is A A^T: A is used in the place of B", a @ a.T
+        yield "D is B B^T: B is used in the place of A", b @ b.T
+    for start in range(0, k, 16):
+        rest = [i for i in range(k) if not start <= i < start + 16]
+        span = f"k = {start} to {min(start + 16, k) - 1}"
+        yield f"D is the sum without {span}", a[:, rest] @ b[:, rest].T
+        yield f"D is the sum over {span} only", a[:, start : start + 16] @ b[:, start : start + 16].T

@@ -66,7 +66,8 @@ def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
     except emulator.EmulatorError as error:
         return _answer(out, {"stage": "refused", **_describe(emulator, error)})
     seconds = time.perf_counter() - started
-    _answer(out, {"stage": "compiled", "resources": _resources(kernel), "seconds": seconds})
+    header = {"resources": _resources(kernel), "operations": _operations(kernel), "seconds": seconds}
+    _answer(out, {"stage": "compiled", **header})
     return kernel
 
 
@@ -112,6 +113,22 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
 def _resources(kernel: Any) -> dict[str, int]:
     """What one CTA occupies. Some of it, e.g. TMEM columns, only shows once the kernel has run."""
     return {name: value for name, value in kernel.resources.items() if isinstance(value, int)}
+
+
+def _operations(kernel: Any) -> list[dict[str, Any]]:
+    """The lines where the kernel touches memory or the tensor core: line, instruction, names, in program
+    order.
+    """
+    return [
+        {
+            "file": operation.location.file,
+            "line": operation.location.line,
+            "instruction": operation.instruction,
+            "names": list(operation.names),
+        }
+        for operation in kernel.operations[:1000]
+        if operation.location is not None
+    ]
 
 
 def _buffers(prim_func: Any, named: bool = False) -> list[dict[str, Any]]:

@@ -87,11 +87,12 @@ class _Judge:
         import torch
 
         import autograder.oracles.gemm  # noqa: F401  registers its references
-        from autograder.oracles import ORACLES
+        from autograder.oracles import MISTAKES, ORACLES
 
         torch.set_num_threads(1)
         self.versions = {"torch": torch.__version__}
         self._reference = ORACLES[plan["oracle"]]
+        self._mistakes = MISTAKES.get(plan["oracle"])
         self._plan = plan
 
     def __call__(self, cases: dict[str, _Case], frame: Frame) -> dict[str, Any]:
@@ -102,6 +103,7 @@ class _Judge:
         (output,) = (t for t in self._plan["tensors"] if t["role"] == "output")
         dtype = numpy_dtype(output["dtype"])
         actual = np.frombuffer(frame.raw, dtype).reshape(output["shape"])
-        reference = self._reference(cases[frame.header["case"]].inputs)
+        inputs = cases[frame.header["case"]].inputs
+        reference = self._reference(inputs)
         interval = allowed_interval(reference, self._plan["terms"], self._plan["accumulate_eps"], dtype)
-        return compare(actual, *interval).to_json()
+        return compare(actual, *interval, mistakes=self._mistakes(inputs) if self._mistakes else ()).to_json()

@@ -152,6 +152,7 @@ class Run:
     counters = {"tcgen05." + name: 4 for name in ("alloc", "mma", "commit", "ld", "dealloc")}
 
 class Kernel:
+    operations = ()
     resources = {"threads_per_cta": 128, "smem_bytes": 33792, "grid": (1, 1, 1), "tmem_columns": 128}
     def run(self, a, b, d, seed, schedule, check):
         run = Run()

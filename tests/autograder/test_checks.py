@@ -28,6 +28,7 @@ WRONG = {
     "max_error": 1.0,
     "where": "row 5, column 6",
     "meaning": "",
+    "suspect": "operands",
     "samples": [],
 }
 UNWRITTEN = {**WRONG, "mismatches": 16384, "unwritten": 16384}
@@ -99,6 +100,42 @@ def test_each_case_is_worth_the_same(make: Make) -> None:
     assert (correctness.verdict, correctness.fault) == (Verdict.PARTIAL, Fault.YOUR_CODE)
     assert [e.data["case"] for e in correctness.evidence] == ["random_early", "one_hot"]
     assert "first D[5, 6]: expected 1.5, got 2.5" in correctness.evidence[0].message
+
+
+OPERATIONS = [
+    {"file": "kernel.py", "line": line, "instruction": instruction, "names": names}
+    for line, instruction, names in [
+        (1, "tcgen05.alloc", ["slot"]),
+        (2, "st.shared", ["A_smem"]),
+        (3, "tcgen05.mma", ["A_smem", "B_smem"]),
+        (4, "tcgen05.ld", []),
+        (5, "st.global", ["scratch"]),
+        (6, "st.global", ["D"]),
+    ]
+]
+
+
+@pytest.mark.parametrize(("suspect", "lines"), [("operands", [2, 3]), ("cast", [4, 6]), ("store", [6])])
+def test_wrong_numbers_name_the_lines_that_can_be_wrong(make: Make, suspect: str, lines: list[int]) -> None:
+    """Every case points to its lines, but lines that were shown already are not repeated."""
+    outcome = make(lambda case: {"comparison": {**WRONG, "suspect": suspect}})
+    outcome.operations = OPERATIONS
+    first, *others = results(outcome)["correctness"].evidence
+    assert [place.line for place in first.locations] == lines
+    assert all(other.locations == [] for other in others)
+
+
+def test_mechanism_and_resources_name_lines_too(make: Make) -> None:
+    outcome = make(
+        lambda n: {"counters": {**COUNTERS, "tcgen05.mma": 1}}, resources={**RESOURCES, "tmem_columns": 256}
+    )
+    outcome.operations = OPERATIONS
+    assert [place.line for place in results(outcome)["mechanism"].evidence[0].locations] == [3]
+    assert [place.line for place in results(outcome)["resources"].evidence[0].locations] == [1]
+    outcome = make(lambda n: {"counters": {"st.global": 1}})
+    outcome.operations = OPERATIONS[-1:]
+    evidence = results(outcome)["mechanism"].evidence
+    assert [[place.line for place in e.locations] for e in evidence] == [[6], [], [], [], []]
 
 
 @pytest.mark.parametrize("case", range(5))

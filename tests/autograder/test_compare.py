@@ -144,13 +144,13 @@ def test_misplaced_values_are_named(exercise: Exercise, family: str, mistake: An
     wrong = np.ascontiguousarray(mistake(allowed[0]))
     seen = compare(wrong, *allowed)
     assert meaning in seen.meaning
-    assert seen.mismatches > 16000
+    assert (seen.suspect, seen.mismatches > 16000) == ("store", True)
 
 
 def test_single_elements_elsewhere_are_named_in_the_one_hot_case(exercise: Exercise) -> None:
     allowed = interval("one_hot", exercise)
     wrong = allowed[0].ravel()[np.random.default_rng(0).permutation(16384)].reshape(128, 128)
-    assert "right but elsewhere: D[" in compare(wrong, *allowed).meaning
+    assert "values belong elsewhere: D[" in compare(wrong, *allowed).meaning
 
 
 def test_the_pattern_of_mismatches_is_described(exercise: Exercise) -> None:
@@ -205,3 +205,26 @@ def test_pytorch_and_numpy_agree() -> None:
     reference = ORACLES["gemm_nt"]([a, b])
     np.testing.assert_allclose(reference.exact, a @ b.T, rtol=1e-13, atol=1e-12)
     np.testing.assert_allclose(reference.magnitude, np.abs(a) @ np.abs(b).T, rtol=1e-13)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_classic_mistakes_with_the_operands_are_named(exercise: Exercise, family: str) -> None:
+    import autograder.oracles.gemm  # noqa: F401
+    from autograder.oracles import MISTAKES
+
+    a, b = inputs(family)
+    allowed = interval(family, exercise)
+    for wrong, words in [
+        (a[:, :48] @ b[:, :48].T, "D is the sum without k = 48 to 63"),
+        (a[:, :16] @ b[:, :16].T, "D is the sum over k = 0 to 15 only"),
+        (a @ b.reshape(64, 128), "D is A times B read as a (K, N) matrix"),
+        (b @ b.T, "D is B B^T"),
+    ]:
+        with np.errstate(over="ignore"):
+            output = wrong.astype(F16)
+        if not np.isfinite(output).all():
+            continue
+        seen = compare(output, *allowed, mistakes=MISTAKES["gemm_nt"]([a, b]))
+        assert words in seen.meaning
+        assert seen.suspect == "operands"
+    assert compare(allowed[0], *allowed, mistakes=MISTAKES["gemm_nt"]([a, b])).meaning == ""
