@@ -1,0 +1,184 @@
+"""A case, how it runs on the GPU and in the emulator, and how the bytes are compared.
+
+A :class:`Case` is a small TIRx kernel with seeded inputs.  The GPU side runs what ``tvm.compile`` makes of it, the
+emulator side runs the same ``PrimFunc``; both start from the same bytes, outputs included, and every byte of every
+argument is compared afterwards, so a stray write anywhere in a tensor shows up, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+ARCH = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel that runs in both places.
+
+    Attributes:
+        id: ``family/what/details``, unique.
+        family: row of the table in docs/hardware_validation.md.
+        build: makes the ``PrimFunc``.
+        arguments: makes all arguments in parameter order from a seeded generator (C-contiguous arrays).
+        rows: PTX text that produced ``argument[row]`` of the outputs (one instruction per row), or empty.
+        ulps: for approximate instructions: largest distance in units in the last place that is accepted (by row name
+            prefix; the longest prefix counts).  Empty: every bit must be equal.
+        numerics: ``exact`` or ``fast``, as :meth:`emulator.Kernel.run` takes it.
+        expect: finding codes that the emulator is right to report.
+    """
+
+    id: str
+    family: str
+    build: Callable[[], Any]
+    arguments: Callable[[np.random.Generator], list[np.ndarray]]
+    rows: tuple[str, ...] = ()
+    ulps: dict[str, float] = field(default_factory=dict)
+    numerics: str = "exact"
+    expect: frozenset[str] = frozenset()
+    schedule: str = "late"
+
+    def make_arguments(self) -> list[np.ndarray]:
+        """The same arguments on every call and every machine."""
+        rng = np.random.default_rng(zlib.crc32(self.id.encode()))
+        return [np.ascontiguousarray(a) for a in self.arguments(rng)]
+
+
+def kernel_from_source(name: str, source: str, **names: Any) -> Any:
+    """A ``PrimFunc`` from generated TVMScript text: ``source`` defines ``kernel``; ``names`` are its free variables."""
+    from tvm.script import tirx as T
+
+    filename = f"<{name}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    scope: dict[str, Any] = {"T": T, **names}
+    exec(compile(source, filename, "exec"), scope)
+    return scope["kernel"]
+
+
+# ---------------------------------------------------------------------------------------------- the two sides
+
+
+def import_tvm_with_cuda() -> Any:
+    """TVM without PyTorch (it is slow to import and not needed)."""
+    import sys
+
+    if "tvm" not in sys.modules and "torch" not in sys.modules:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+        try:
+            import tvm
+            import tvm.tirx
+        finally:
+            del sys.modules["torch"]
+    import tvm
+
+    return tvm
+
+
+def compile_for_gpu(func: Any) -> Any:
+    """The compiled module, as a user of TVM gets it."""
+    tvm = import_tvm_with_cuda()
+    target = tvm.target.Target({"kind": "cuda", "arch": ARCH})
+    with target:
+        return tvm.compile(tvm.IRModule({"main": func}), target=target, tir_pipeline="tirx")
+
+
+def run_on_gpu(executable: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run the compiled module on copies of ``arguments``; returns all of them afterwards."""
+    tvm = import_tvm_with_cuda()
+    device = tvm.cuda(0)
+    tensors = [tvm.runtime.tensor(a, device=device) for a in arguments]
+    device.sync()
+    executable["main"](*tensors)
+    device.sync()
+    return [t.numpy() for t in tensors]
+
+
+def run_in_emulator(func: Any, case: Case, arguments: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Any]:
+    """Run in the emulator on copies of ``arguments``; returns all of them afterwards and the ``Run``."""
+    import emulator
+
+    copies = [a.copy() for a in arguments]
+    run = emulator.compile(func, arch=ARCH).run(*copies, numerics=case.numerics, schedule=case.schedule)
+    return copies, run
+
+
+# ---------------------------------------------------------------------------------------------- comparison
+
+
+def raw(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array as unsigned integers of its element size, in its own shape."""
+    a = np.ascontiguousarray(array)
+    return a.view(np.dtype(f"u{a.dtype.itemsize}")) if a.dtype.itemsize in (1, 2, 4, 8) else a.view(np.uint8)
+
+
+def digest(arrays: Sequence[np.ndarray]) -> str:
+    """SHA-256 over the bytes of all arguments."""
+    h = hashlib.sha256()
+    for a in arrays:
+        h.update(np.ascontiguousarray(a).tobytes())
+    return h.hexdigest()
+
+
+def _ordered(bits: np.ndarray) -> np.ndarray:
+    """Float bits as integers that are ordered like the values, so that differences count units in the last place."""
+    width = bits.dtype.itemsize * 8
+    signed = bits.astype(np.int64) if width < 64 else bits.view(np.int64)
+    low = np.int64(1) << np.int64(width - 1) if width < 64 else None
+    if low is None:
+        return np.where(signed < 0, np.int64(-(2**63)) - signed, signed)
+    return np.where(signed >= low, low - signed, signed)
+
+
+def ulp_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Distance in units in the last place of two arrays of float bits (u2: float16; u4: float32); two NaNs are 0 apart."""
+    is_nan = {2: lambda x: (x & 0x7FFF) > 0x7C00, 4: lambda x: (x & 0x7FFFFFFF) > 0x7F800000}[a.dtype.itemsize]
+    distance = np.abs(_ordered(a) - _ordered(b)).astype(np.float64)
+    distance[is_nan(a) & is_nan(b)] = 0
+    distance[is_nan(a) ^ is_nan(b)] = np.inf
+    return distance
+
+
+def compare(case: Case, before: Sequence[np.ndarray], gpu: Sequence[np.ndarray], emulated: Sequence[np.ndarray]) -> dict[str, Any]:
+    """What is equal and the first differences.
+
+    Returns a JSON value: ``equal`` (accepted), ``bitwise`` (every byte equal), ``rows`` (per instruction with a
+    difference: count, largest distance in ulps, first example with its inputs), ``instructions`` (rows compared).
+    """
+    result: dict[str, Any] = {"equal": True, "bitwise": True, "rows": {}, "instructions": len(case.rows) or 1}
+    single = [raw(b) for b in before if b.ndim == 1]
+    for index, (g, e) in enumerate(zip(gpu, emulated, strict=True)):
+        g, e = raw(g), raw(e)
+        if np.array_equal(g, e):
+            continue
+        result["bitwise"] = False
+        named = bool(case.rows) and g.ndim == 2 and len(g) == len(case.rows)
+        parts = [(case.rows[k], g[k], e[k]) for k in range(len(g))] if named else [(f"argument {index}", g.reshape(-1), e.reshape(-1))]
+        for name, x, y in parts:
+            wrong = np.flatnonzero(x != y)
+            if not len(wrong):
+                continue
+            first = int(wrong[0])
+            row: dict[str, Any] = {
+                "count": len(wrong), "of": len(x), "index": first, "gpu": hex(int(x[first])), "emulated": hex(int(y[first])),
+                "inputs": [hex(int(s[first])) for s in single if len(s) == len(x)] if named else [],
+            }  # fmt: skip
+            bound = max((p for p in case.ulps if name.startswith(p)), key=len, default=None)
+            accepted = False
+            if bound is not None and x.dtype.itemsize in (2, 4):
+                distance = ulp_distance(x, y)
+                worst = int(np.argmax(distance))
+                row |= {
+                    "ulps": float(distance[worst]), "worst_gpu": hex(int(x[worst])), "worst_emulated": hex(int(y[worst])),
+                    "worst_inputs": [hex(int(s[worst])) for s in single if len(s) == len(x)],
+                }  # fmt: skip
+                accepted = float(distance[worst]) <= case.ulps[bound]
+            result["rows"][name] = row | {"accepted": accepted}
+            result["equal"] &= accepted
+    return result

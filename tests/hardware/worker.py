@@ -1,0 +1,87 @@
+"""One process that compiles and runs cases: reads case ids from stdin, writes one JSON line per case to stdout.
+
+A kernel that hangs or faults takes this process with it, never the whole run: :mod:`hardware.run` starts another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+
+def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
+    """Both sides of one case.  With ``gpu`` false, the GPU's bytes are read from ``outputs``."""
+    import numpy as np
+
+    from hardware import harness
+
+    record: dict[str, Any] = {"id": case.id, "family": case.family}
+    stored = outputs / (case.id.replace("/", "~") + ".npz")
+    arguments = case.make_arguments()
+    start = time.perf_counter()
+    func = case.build()
+    try:
+        if gpu:
+            executable = harness.compile_for_gpu(func)
+            record["compile_seconds"] = round(time.perf_counter() - start, 2)
+            on_gpu = harness.run_on_gpu(executable, arguments)
+            record["digest"] = harness.digest(on_gpu)
+            np.savez(stored, *[harness.raw(a) for a in on_gpu])
+        else:
+            with np.load(stored) as saved:
+                on_gpu = [saved[f"arr_{k}"].view(a.dtype) for k, a in enumerate(arguments)]
+            record["digest"] = harness.digest(on_gpu)
+    except Exception as error:
+        record |= {"equal": False, "stage": "gpu", "error": _short(error), "fatal": "CUDA" in str(error) and "Compil" not in str(error)}
+        return record
+    start = time.perf_counter()
+    try:
+        emulated, run = harness.run_in_emulator(func, case, arguments)
+    except Exception as error:
+        return record | {"equal": False, "stage": "emulator", "error": _short(error)}
+    record["emulator_seconds"] = round(time.perf_counter() - start, 3)
+    record["findings"] = sorted({f.code for f in run.findings if f.strength != "lint"})
+    record |= harness.compare(case, arguments, on_gpu, emulated)
+    surprising = set(record["findings"]) - case.expect
+    if surprising:
+        record["equal"] = False
+        record["error"] = "; ".join(f.message for f in run.findings if f.code in surprising)[:600]
+    return record
+
+
+def _short(error: BaseException) -> str:
+    text = str(error)
+    lines = [ln for ln in text.splitlines() if "error" in ln.lower()] or text.splitlines()[-3:]
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} ({Path(where.filename).name}:{where.lineno}): " + " | ".join(lines[:4])[:900]
+
+
+def main() -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    warnings.simplefilter("ignore")
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # compilers talk on stdout
+    gpu, outputs = sys.argv[1] == "gpu", Path(sys.argv[2])
+    from hardware import harness
+
+    harness.import_tvm_with_cuda()
+    from hardware.cases import all_cases
+
+    found = all_cases()
+    out.write(json.dumps({"ready": True}) + "\n")
+    for line in sys.stdin:
+        try:
+            record = run_case(found[line.strip()], gpu, outputs)
+        except Exception as error:
+            record = {"id": line.strip(), "equal": False, "stage": "case", "error": _short(error)}
+        out.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()
