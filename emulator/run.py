@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,7 +132,8 @@ class Kernel:
             log = FindingLog()
             counters: dict[str, int] = {}
             try:
-                self._launch_all(arrays, log, counters, seed, schedule, check, numerics, fine_now)
+                with _quiet():
+                    self._launch_all(arrays, log, counters, seed, schedule, check, numerics, fine_now)
                 break
             except NeedsFinerStrands:
                 fine_now = True
@@ -202,6 +206,19 @@ class Kernel:
                 tuple(running.threads.warps) if running is not None else (), (), {"stops_kernel": True},
             )
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """NaNs and overflows are the learner's business, not NumPy's; garbage collection only costs time in a launch."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _site_from_traceback(fault: BaseException, program: Program) -> int:
