@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -333,6 +334,7 @@ def _echo(text: str) -> None:
 
 def main() -> None:
     """Entry point: every foreseen problem becomes one line and its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the clean-up
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as end:

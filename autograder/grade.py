@@ -132,7 +132,14 @@ def _compile(session: _Session, pump: Pump, machine: Child, graph: bytes) -> Non
     ready = _ask(session, pump, machine, session.limits.start_seconds, "starting the emulator")
     session.versions |= ready.header["versions"]
     exercise = session.exercise
-    pump.send(machine, {"stage": "kernel", "arch": exercise.arch, "tensors": exercise.tensor_specs()}, graph)
+    request = {
+        "stage": "kernel",
+        "arch": exercise.arch,
+        "tensors": exercise.tensor_specs(),
+        "memory_mib": session.limits.memory_mib,
+        "cpu_seconds": session.limits.run_seconds,
+    }
+    pump.send(machine, request, graph)
     answer = _ask(session, pump, machine, session.limits.run_seconds, "lowering the kernel", blame_time=True)
     if answer.stage == "refused":
         raise Stopped(session.diagnosis.refusal(answer.header))

@@ -1,10 +1,12 @@
 """How long a grade takes, and how much memory: `python benchmarks/grade_time.py [--runs 5] [--check]`.
 
-Times are wall clock from process start to exit, medians of interleaved runs, so that a busy machine slows all of them
-alike. Ratios are what counts. --check exits 1 when a target is missed:
+Times are wall clock from process start to exit, medians of interleaved runs, so that a busy machine slows all
+of them alike. Ratios are what counts. --check exits 1 when a target is missed:
 
-    grade of the solution  <= 1.5 x `python -c "import tvm, torch"`        peak memory of all processes < 1.5 GiB
-    autograde --help, list <= 0.35 s                                        one emulated launch <= 30 ms
+    grade of the solution     at most 1.5 x `python -c "import tvm, torch"`
+    autograde --help, list    at most 0.35 s
+    one emulated launch       at most 30 ms
+    all processes together    less than 1.5 GiB
 """
 
 from __future__ import annotations

@@ -57,6 +57,11 @@ def _reading_problems(outcome: Outcome) -> list[Evidence]:
         if submission.answers_cell is not None:
             place = Location(file=submission.name, cell=submission.answers_cell, line=1)
             found[-1].locations.append(place)
+    if submission.kind == "file" and not submission.answers:
+        message = (
+            f"{submission.name} has no answers; it may define answers = {{'q1': ...}} as the notebook does"
+        )
+        found.append(Evidence(kind="note", message=message))
     for name in submission.answers:
         if name not in names:
             found.append(

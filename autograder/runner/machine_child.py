@@ -3,7 +3,7 @@
 The submission's Python never runs here, so counters and findings are the emulator's own. Standard input
 brings
 
-    {"stage": "kernel", "arch": ..., "tensors": [...]} + graph JSON
+    {"stage": "kernel", "arch": ..., "tensors": [...], "memory_mib": n, "cpu_seconds": s} + graph JSON
     {"stage": "run", "case": id, "schedule": ..., "seed": n} + raw bytes of all tensors, in order
 
 The channel carries {"stage": "ready"}, then one frame per request:
@@ -15,9 +15,11 @@ The channel carries {"stage": "ready"}, then one frame per request:
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from autograder.runner.frames import Frame, encode, read_frame
@@ -41,10 +43,21 @@ def main(channel: int) -> None:
         tensors: list[dict[str, Any]] = []
         while (frame := read_frame(sys.stdin.buffer)) is not None:
             if frame.stage == "kernel":
+                _confine(emulator, frame.header)
                 tensors = frame.header["tensors"]
                 kernel = _compile(emulator, frame, out)
             else:
                 _run(emulator, kernel, tensors, frame, out)
+
+
+def _confine(emulator: Any, request: dict[str, Any]) -> None:
+    """The kernel is the learner's, even if its Python is not here: bound what running it takes and reaches."""
+    from autograder.runner import limits, oracle_child  # noqa: F401  imported before files are out of reach
+
+    limits.set_resource_limits(request["memory_mib"], request["cpu_seconds"])
+    package = Path(emulator.__file__).resolve().parent
+    readable = [*limits.system_folders(), Path(__file__).resolve().parents[1], package]
+    limits.confine_files(readable, [Path.cwd(), Path("/dev/null")])
 
 
 def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
@@ -100,7 +113,7 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
     header = {
         "stage": "ran",
         "case": request["case"],
-        "findings": [finding.to_json() for finding in run.findings],
+        "findings": [_plain(finding.to_json()) for finding in run.findings],
         "counters": {str(name): int(count) for name, count in run.counters.items()},
         "changed_inputs": changed,
         "resources": _resources(kernel),
@@ -108,6 +121,19 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
     }
     raw = b"".join(a.tobytes() for t, a in zip(tensors, arrays, strict=True) if t["role"] == "output")
     _answer(out, header, raw)
+
+
+def _plain(value: Any) -> Any:
+    """A finding's data as strict JSON: NumPy numbers become Python's, NaN and Infinity become text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
 
 
 def _resources(kernel: Any) -> dict[str, int]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -339,6 +340,29 @@ def test_a_learners_kernel_and_its_output(autograde: Autograde, fill_in: FillIn,
     assert "20 of 100 points" in result.out
     assert "exercise_05    20/100" in autograde("list").out
     assert "(20 of 100 points so far)" in autograde().out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_terminated_grade_leaves_nothing_behind(folder: Path, fill_in: FillIn, tmp_path: Path) -> None:
+    """SIGTERM while a submission loops: no process and no temporary folder stays."""
+    fill_in(kernel="print('looping', flush=True)\nwhile True: pass\n")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
+    grade = subprocess.Popen([sys.executable, "-m", "autograder", "5"], cwd=folder, env=environment)
+    children: set[int] = set()
+    deadline = time.monotonic() + 60
+    while not children or not list(tmp_path.glob("autograde-*/builder")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        children |= {
+            int(pid) for pid in Path(f"/proc/{grade.pid}/task/{grade.pid}/children").read_text().split()
+        }
+    grade.terminate()
+    assert grade.wait(timeout=30) == 143
+    assert len(children) == 3
+    assert list(tmp_path.glob("autograde-*")) == []
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_doctor(autograde: Autograde) -> None:

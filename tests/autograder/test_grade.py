@@ -11,9 +11,10 @@ import pytest
 from autograder.course import Exercise, Limits
 from autograder.grade import Settings, grade
 from autograder.report.model import CheckResult, Fault, GradeReport, Verdict
+from autograder.runner.limits import landlock_version
 from autograder.submission import Submission
 
-from .conftest import SMALL_KERNEL
+from .conftest import REPOSITORY, SMALL_KERNEL
 
 Roots = Callable[..., tuple[Path, ...]]
 ANSWERS = {"q1": 32768, "q2": 4, "q3": 0, "q4": 6}
@@ -106,6 +107,18 @@ def test_an_emulation_without_end_is_stopped(graded: Callable[..., GradeReport])
     )
     assert "stopped after 4 s while running the case random_early" in correctness.evidence[-1].message
     assert report.seconds["total"] < 20
+
+
+def test_the_process_that_runs_the_kernel_is_confined(graded: Callable[..., GradeReport]) -> None:
+    if not landlock_version():
+        pytest.skip("this kernel has no Landlock")
+    course = str(REPOSITORY / "course.yaml")
+    report = graded(
+        "open('mine', 'w').close()\n"
+        f"try:\n    open({course!r})\n"
+        "except PermissionError:\n    raise LaunchError('out of reach')"
+    )
+    assert of(report, "correctness").summary == "the launch is refused: out of reach"
 
 
 def test_inputs_differ_per_run_and_a_seed_repeats_them(
