@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import filecmp
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -28,6 +29,8 @@ def generate(names: list[str], into: Path) -> None:
 
     Raises SystemExit with nbgrader's own words when it rejects a notebook or is not installed.
     """
+    if importlib.util.find_spec("nbgrader") is None:
+        raise SystemExit("nbgrader is not installed; run: pip install -e '.[instructor]'")
     with tempfile.TemporaryDirectory() as folder:
         course = Path(folder)
         shutil.copy(COURSE / "nbgrader_config.py", course)

@@ -1,6 +1,6 @@
 # mutant: two commits flip the phase twice, so a waiting thread can miss it
 # check: synchronization
-# finding: deadlock
+# finding: mbarrier.phase-overrun
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 from tvm.tirx.layout import S, TCol, TileLayout, TLane
