@@ -66,6 +66,8 @@ def _float_to_float(mods: Mods) -> Callable[[ndarray], ndarray]:
     satfinite, relu, ftz = "satfinite" in mods, "relu" in mods, "ftz" in mods
     wider = FLOATS[dtype].itemsize > FLOATS[atype].itemsize or dtype == atype
     if wider:
+        if ftz and dtype == "f32":
+            return lambda x: flush_any(x.astype(target))
         return lambda x: x.astype(target)
     if dtype == "f32":
         if rnd not in ("", "rn"):
@@ -109,8 +111,8 @@ def _to_int(mods: Mods) -> Callable[[ndarray], ndarray]:
 def _from_int(mods: Mods) -> Callable[[ndarray], ndarray]:
     dtype, rnd = mods["dtype"], mods["rnd"] or "rn"
     if dtype == "f64":
-        if rnd != "rn":
-            raise unsupported("cvt", mods)
+        if rnd != "rn" and mods["atype"] in ("u64", "s64"):
+            raise unsupported("cvt", mods, "directed rounding of 64-bit integers to f64")
         return lambda x: x.astype(np.float64)
     return lambda x: convert.int_to_float(x, dtype, rnd)  # type: ignore[arg-type]
 
@@ -126,6 +128,8 @@ def _unit_interval(y: ndarray) -> ndarray:
     """``.sat`` on floats: clamp to [0, 1], NaN gives +0."""
     if y.dtype == np.float32:
         return saturate(y)
+    if y.dtype == np.float64:
+        return np.where(y > 0, np.minimum(y, 1.0), 0.0)
     wide = saturate(y.astype(np.float32))
     return wide.astype(y.dtype)
 
