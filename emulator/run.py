@@ -238,7 +238,7 @@ def _written(memory: GlobalMemory, launch: Launch, program: Program) -> dict[int
         if isinstance(value, BoundTensorMap):
             if name in program.stored_maps:
                 out[value.segment.index] = True
-        elif isinstance(value, int):
+        elif isinstance(value, int) and (name in program.written or "*" in program.written):
             for segment in memory.segments:
                 if segment.base <= value < segment.base + max(1, segment.nbytes):
                     out[segment.index] = True

@@ -10,7 +10,7 @@ import numpy as np
 from emulator import lanes
 from emulator.errors import DeviceFault
 from emulator.lanes import np_dtype
-from emulator.machine.address import OFFSET_MASK, POOL_BASE, SHARED_TAG
+from emulator.machine.address import OFFSET_MASK, POOL_BASE, RANK_SHIFT, SHARED_TAG
 from emulator.machine.memory import from_lanes, to_lanes
 from emulator.numerics import special
 from emulator.scheduler import Wait
@@ -294,9 +294,9 @@ def pick_last(t: Threads, value: Any) -> Any:
 def remote(t: Threads, address: Any) -> Any:
     """(CTA, window offsets) of a shared address with a CTA rank; the rank must be the same in all lanes."""
     if isinstance(address, ndarray):
-        ranks = (address & 0xFFFFFFFF) >> 24
-        cta, _ = t.cta.cluster.resolve(int(address[0]), "access")
-        if bool((ranks != cta.rank).any()):
+        low, high = int(address.min()), int(address.max())
+        cta, _ = t.cta.cluster.resolve(low, "access")
+        if low >> RANK_SHIFT != high >> RANK_SHIFT:
             raise DeviceFault("smem.mixed-ranks", "lanes of one instruction access the shared memory of different CTAs", "the emulator needs one CTA rank per instruction", site=t.site)
         return cta, address & OFFSET_MASK
     return t.cta.cluster.resolve(int(address), "access")
@@ -350,6 +350,53 @@ def st_global(t: Threads, dtype: str, pointer: Any, value: Any) -> None:
     view, index, _ = access(t, np_type, pointer, "global", True)
     count_bytes(t, "bytes.global.store", np_type.itemsize)
     view[index] = from_lanes(t.compact(value) if isinstance(index, ndarray) else pick_last(t, value), np_type)
+    t.cta.machine.progress += 1
+
+
+def _tensor(t: Threads, np_type: np.dtype, pointer: int, index: Any, what: str) -> tuple[Any, ndarray, Any]:
+    """(segment, typed view, element indices of the active lanes) of an access at ``pointer[index]``."""
+    segment, offset = t.cta.machine.memory.locate(pointer, np_type.itemsize, what)
+    view = segment.view(np_type)
+    first = offset // np_type.itemsize
+    if isinstance(index, ndarray):
+        active = index if t.mask is None else index[t.mask]
+        if first:
+            active = active + first
+        if int(active.view(np.uint64).max()) >= len(view):  # negative indices are huge as unsigned
+            t.cta.machine.memory.locate(pointer + active * np_type.itemsize, np_type.itemsize, what)
+        return segment, view, active
+    active = int(index) + first
+    if not 0 <= active < len(view):
+        t.cta.machine.memory.locate(pointer + int(index) * np_type.itemsize, np_type.itemsize, what)
+    return segment, view, active
+
+
+def ld_tensor(t: Threads, dtype: str, pointer: int, index: Any) -> Any:
+    """``tensor[index]``: load one element per active lane from the tensor at a uniform pointer."""
+    if t.mask is not None and not t.mask.any():
+        return np.zeros(t.count, dtype=np.int64)
+    np_type = _DTYPES[dtype]
+    segment, view, active = _tensor(t, np_type, pointer, index, "load")
+    t.count_op("ld.global")
+    count_bytes(t, "bytes.global.load", np_type.itemsize)
+    hb = t.cta.cluster.hb
+    if hb is not None and t.cta.machine.written.get(segment.index, True):
+        hb.gmem_read(t.hb_lanes(), segment.index, active * np_type.itemsize, np_type.itemsize, t.rd_site)
+    return to_lanes(_spread(t, index, view[active]), dtype)
+
+
+def st_tensor(t: Threads, dtype: str, pointer: int, index: Any, value: Any) -> None:
+    """Store one element per active lane to the tensor at a uniform pointer."""
+    if t.mask is not None and not t.mask.any():
+        return
+    np_type = _DTYPES[dtype]
+    segment, view, active = _tensor(t, np_type, pointer, index, "store")
+    t.count_op("st.global")
+    count_bytes(t, "bytes.global.store", np_type.itemsize)
+    hb = t.cta.cluster.hb
+    if hb is not None:
+        hb.gmem_write(t.hb_lanes(), segment.index, active * np_type.itemsize, np_type.itemsize, t.rd_site)
+    view[active] = from_lanes(t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type)
     t.cta.machine.progress += 1
 
 
@@ -453,7 +500,7 @@ NAMESPACE: dict[str, Any] = {
         f.__name__: f
         for f in (
             new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits, register_value, map_word, copy, as_index, elect, warp_broadcast, spin, ld_shared, st_shared,
-            ld_global, st_global, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, as_row, fmin, fmax, math_fma,
+            ld_global, st_global, ld_tensor, st_tensor, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, as_row, fmin, fmax, math_fma,
         )
     },
     **{

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from emulator.translate import Program
 
 
+SLAB_LANES = 8192
+
+
 class Wait:
     """Something a strand waits for; ``ready`` says whether it may continue."""
 
@@ -122,6 +125,11 @@ class Machine:
         cx, cy, cz = cluster_shape
         self.cluster_grid = (grid[0] // cx, grid[1] // cy, grid[2] // cz)
         self.num_clusters = self.cluster_grid[0] * self.cluster_grid[1] * self.cluster_grid[2]
+        # Kernels whose threads are independent run many CTAs in one strand: a slab.
+        self.slab = 0
+        if program.grid_lanes and cluster_shape == (1, 1, 1) and schedule == "late":
+            self.slab = max(1, SLAB_LANES // (32 * self.num_warps))
+            self.num_clusters = -(-self.num_clusters // self.slab)
         self.next_cluster = 0
         self.cancelled: set[int] = set()
         self.max_live_clusters = max(1, resident // (cx * cy * cz))
@@ -282,7 +290,33 @@ class Machine:
         cx, cy, cz = self.cluster_shape
         return (index % gx) * cx, (index // gx % gy) * cy, (index // (gx * gy)) * cz
 
+    def launch_slab(self, index: int) -> None:
+        """Many independent CTAs as lanes of one strand."""
+        gx, gy, gz = self.grid
+        first = index * self.slab
+        linear = np.arange(first, min(first + self.slab, gx * gy * gz))
+        cluster = Cluster(self, (1, 1, 1), index)
+        lanes = 32 * self.num_warps
+        per_lane = np.repeat(linear, lanes)
+        block = (per_lane % gx, per_lane // gx % gy, per_lane // (gx * gy))
+        cta = Cta(cluster, 0, block, int(linear[0]), self.num_warps * len(linear))
+        cluster.ctas.append(cta)
+        if self.checker is not None:
+            cluster.hb = self.checker.start_cluster(
+                ctas=len(linear), warps_per_cta=self.num_warps, smem_bytes=16, cta_ids=tuple(linear.tolist())
+            )
+        self.clusters.append(cluster)
+        t = Threads(cta, list(range(cta.num_warps)))
+        t.tid = np.tile(np.arange(lanes, dtype=np.int64), len(linear))
+        strand = Strand(t, None)  # type: ignore[arg-type]
+        t.strand = strand
+        strand.generator = self.program.main(t, self.args)
+        self.live.append(strand)
+
     def launch_cluster(self, index: int) -> None:
+        if self.slab:
+            self.launch_slab(index)
+            return
         cluster = Cluster(self, self.cluster_shape, index)
         cx, cy, cz = self.cluster_shape
         ox, oy, oz = self.cluster_origin(index)

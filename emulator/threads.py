@@ -74,7 +74,7 @@ class Threads:
         t.lane = lane
         t.mask = None
         t.count = 1
-        t.tid = self.warps[lane // 32] * 32 + lane % 32
+        t.tid = int(self.tid[lane])
         t.warps = [self.warps[lane // 32]]
         t.warp_of_lane = self.warp_of_lane[lane : lane + 1]
         return t
@@ -193,7 +193,8 @@ class Threads:
             if self.mask is None:
                 return
             per_warp = self.mask.reshape(-1, 32)
-            if bool((per_warp.any(axis=1) == per_warp.all(axis=1)).all()):
+            missing = (self.tid >= self.cta.machine.num_threads).reshape(-1, 32)
+            if bool((per_warp.any(axis=1) == (per_warp | missing).all(axis=1)).all()):
                 return
         raise DeviceFault(
             "warp.divergent",

@@ -151,6 +151,8 @@ class Program:
     static_smem: int
     uses: set[str]
     stored_maps: set[str]
+    written: set[str]
+    grid_lanes: bool
     operations: tuple[Operation, ...]
 
 
@@ -189,8 +191,37 @@ _PTX_OF_TVM = {
 }  # fmt: skip
 # loads that a loop may repeat until they return another value (mbarrier.try_wait waits by itself)
 _POLLS = ("tirx.ptx.ld", "tirx.ptx.atom", "tirx.ptx.mbarrier_test", "tirx.cuda.atomic", "tirx.cuda.ld")
+
+
+def same_expression(a: Any, b: Any) -> bool:
+    import tvm_ffi
+
+    return bool(tvm_ffi.structural_equal(a, b))
+
+
+def split_constant(e: Any) -> tuple[Any, int]:
+    """(expression or None, constant) of an integer index ``expression + constant``."""
+    kind = type(e).__name__
+    if kind == "IntImm":
+        return None, int(e.value)
+    if kind == "Add" and type(e.b).__name__ == "IntImm":
+        return e.a, int(e.b.value)
+    return e, 0
+
+
 _BINARY = {"Add": "+", "Sub": "-", "Mul": "*"}
 _COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
+
+
+_READ_ONLY = (".ld", "cp_async_ca", "cp_async_cg", "_g2s_", "prefetch", "mbarrier", "fence", "tcgen05", "wgmma", "ldmatrix", "bar_", "barrier")
+
+
+def _may_write_global(name: str, tokens: tuple[str, ...]) -> bool:
+    """Whether a PTX instruction can write global memory."""
+    base = name.removeprefix("tirx.ptx.")
+    if not base.startswith(("st", "atom", "red", "cp_", "multimem")):
+        return False
+    return not (base.startswith(("st", "atom", "red")) and any(tok.startswith("shared") for tok in tokens))
 
 
 class Translator:
@@ -228,8 +259,11 @@ class Translator:
         self.loop_depth: list[str] = []
         self.operand_kind = U  # how the operands of the current instruction may vary
         self.stored_maps: set[str] = set()
+        self.written: set[str] = set()
+        self.grid_lanes = False
         self.operations: dict[tuple[SourceLocation, str], dict[str, None]] = {}
         self.touched: dict[str, None] = {}
+        self.pointer_of: dict[str, str] = {}
         self.derived: dict[str, dict[str, None]] = {}  # pointer or descriptor variable -> buffers it points into
 
     # ------------------------------------------------------------------------------------------ small helpers
@@ -300,6 +334,34 @@ class Translator:
             elif kind == "Call":
                 for load in self._destinations(node):
                     self.stores[load.source] = self.stores.get(load.source, 0) + 1
+
+    def independent_threads(self) -> bool:
+        """Whether no thread depends on another one: only arithmetic, global loads and stores, no warp or CTA operation.
+
+        Such a kernel may run many CTAs in one strand.
+        """
+        for node in walk(self.func.body):
+            kind = type(node).__name__
+            if kind == "AttrStmt" and "luster" in str(getattr(node.node, "thread_tag", "")):
+                return False
+            if kind in ("AllocBuffer", "DeclBuffer") and str(node.buffer.ty.storage_scope) not in ("local", "global", ""):
+                return False
+            if kind != "Call":
+                continue
+            name = str(getattr(node.op, "name", ""))
+            entry = REGISTRY.get(name)
+            if name.startswith("tirx.ptx."):
+                tokens = [str(a.value) for a in node.args if type(a).__name__ == "StringImm"]
+                plain = name.rsplit(".", 1)[-1] in ("ld", "st", "ld_vec", "st_vec") and "global" in tokens
+                if not (plain and not {"acquire", "release", "relaxed", "volatile"} & set(tokens)) and not (entry is not None and entry.pure):
+                    return False
+            elif name in ("tirx.cuda.func_call", "tirx.cuda.elect_sync", "tirx.cuda.thread_rank") or (
+                entry is not None and not entry.pure
+            ):
+                return False
+            elif name.startswith("tirx.cuda.") and entry is None:
+                return False
+        return True
 
     def _destinations(self, call: Any) -> list[Any]:
         """Lvalues that a call assigns."""
@@ -621,6 +683,13 @@ class Translator:
     def touch(self, var: Any, info: Any) -> None:
         if isinstance(info, (Shared, Global)) and str(var.name):
             self.touched[str(var.name)] = None
+        if isinstance(info, Global):
+            self.pointer_of[str(var.name)] = info.pointer
+
+    @property
+    def touched_globals(self) -> set[str]:
+        """Python names of the pointers of the global buffers that the current statement named."""
+        return {self.pointer_of[name] for name in self.touched if name in self.pointer_of}
 
     def x_TensorLoad(self, e: Any) -> Val:
         info = self.lookup(e.source)
@@ -648,14 +717,13 @@ class Translator:
             self.note("ld.shared")
             return Val(f"{fn}({self.t}, {info.dtype!r}, {address})", info.dtype, max(index.kind, info.kind), index.lane)
         if isinstance(info, Global):
-            pointer = self.pointer_code(info)
-            address = f"({pointer} + {index.code} * {itemsize(info.dtype)})"
             self.note("ld.global")
-            return Val(f"ld_global({self.t}, {info.dtype!r}, {address})", info.dtype, max(index.kind, info.kind), index.lane)
+            kind = max(index.kind, info.kind)
+            if info.kind == U:
+                return Val(f"ld_tensor({self.t}, {info.dtype!r}, {info.pointer}, {index.code})", info.dtype, kind, index.lane)
+            address = f"({info.pointer} + {index.code} * {itemsize(info.dtype)})"
+            return Val(f"ld_global({self.t}, {info.dtype!r}, {address})", info.dtype, kind, index.lane)
         raise self.unsupported("load", f"from {type(info).__name__}")
-
-    def pointer_code(self, info: Any) -> str:
-        return info.pointer
 
     def local_load(self, info: LocalView, index: Val) -> Val:
         dtype = info.dtype
@@ -715,12 +783,15 @@ class Translator:
             address = f"({info.base} + {index.code} * {itemsize(info.dtype)})"
             fn = "st_generic" if info.generic else "st_shared"
         elif isinstance(info, Global):
+            self.written.add(info.pointer)
             address = f"({info.pointer} + {index.code} * {itemsize(info.dtype)})"
             fn = "st_global"
+            if info.kind == U:
+                address, fn = f"{info.pointer}, {index.code}", "st_tensor"
         else:
             raise self.unsupported("store", f"to {type(info).__name__}")
         code = value.code
-        self.note(fn.replace("_", "."))
+        self.note("st.global" if isinstance(info, Global) else "st.shared")
         self.emit(f"{self.t}.site = {self.site}")
         self.emit(f"{fn}({self.t}, {info.dtype!r}, {address}, {code})")
 
@@ -1077,6 +1148,8 @@ class Translator:
         if "aligned" in tokens and self.scalar is None and self.mask is not None and not entry.name.startswith("tirx.ptx.bar"):
             self.emit(f"{self.t}.require_whole_warps({entry.counter or entry.name.removeprefix('tirx.ptx.')!r})")
         self.note(entry.counter or self.memory_op(entry.name, tokens))
+        if not entry.pure and not any(part in entry.name for part in _READ_ONLY):
+            self.written.update(self.touched_globals or {"*"} if _may_write_global(entry.name, tokens) else ())
         if entry.counter:
             self.emit(f"{self.t}.count_op({entry.counter!r})")
         call = f"{fn}({', '.join([self.t, *sources])})"
@@ -1157,26 +1230,31 @@ class Translator:
             return Val(f"wrap_int({code}, {bits}, {signed})" if signed else code, dtype, kind)
         return Val(f"wrap_int({code}, {bits}, {signed})", dtype, kind)
 
-    def contiguous(self, group: list[Any]) -> tuple[LocalView, int] | None:
-        """The local array and first element when ``group`` is ``x[k], x[k+1], ...`` of a 4-byte view."""
+    def contiguous(self, group: list[Any]) -> tuple[LocalView, str] | None:
+        """The local array and the slice when ``group`` is ``x[e + k], x[e + k + 1], ...`` of a 4-byte view.
+
+        ``e`` is any expression that is the same in all lanes.
+        """
         if len(group) < 2 or any(type(g).__name__ != "TensorLoad" for g in group):
             return None
         info = self.env.get(group[0].source)
         if not isinstance(info, LocalView) or itemsize(info.dtype) != 4 or info.array.word != 4:
             return None
-        first = None
+        base, offset = split_constant(group[0].indices[0])
         for k, g in enumerate(group):
             if g.source is not group[0].source and not g.source.same_as(group[0].source):
                 return None
-            index = g.indices[0]
-            if type(index).__name__ != "IntImm":
+            other, constant = split_constant(g.indices[0])
+            if constant != offset + k or (base is None) != (other is None):
                 return None
-            if first is None:
-                first = int(index.value)
-            elif int(index.value) != first + k:
+            if base is not None and not same_expression(base, other):
                 return None
-        assert first is not None
-        return info, first
+        if base is None:
+            return info, f"{offset}:{offset + len(group)}"
+        first = self.expr(base)
+        if first.kind != U and self.scalar is None:
+            return None
+        return info, f"{first.code} + {offset}:{first.code} + {offset + len(group)}"
 
     def group_in_place(self, entry: Instruction, group: list[Any]) -> str:
         """The storage of a register group that an instruction changes when it completes."""
@@ -1185,17 +1263,17 @@ class Translator:
             raise self.unsupported(
                 entry.name.removeprefix("tirx.ptx."), "its accumulators must be consecutive 4-byte elements of one local array"
             )
-        info, first = run
-        return f"{info.array.view('uint32')}[{first}:{first + len(group)}, :, 0]"
+        info, part = run
+        return f"{info.array.view('uint32')}[{part}, :, 0]"
 
     def group_source(self, group: list[Any], ptx_type: str) -> str:
         run = self.contiguous(group)
         if run is not None:
             self.operand_kind = V
-            info, first = run
+            info, part = run
             view = info.array.view("uint32")
             lane = f", {self.scalar.lane}, 0" if self.scalar is not None else ", :, 0"
-            return f"{view}[{first}:{first + len(group)}{lane}]"
+            return f"{view}[{part}{lane}]"
         vals = [Val("0", "uint32") if g is None else self.to_register(self.expr(g), ptx_type) for g in group]
         self.operand_kind = max([self.operand_kind, *(v.kind for v in vals)])
         return "(" + "".join(f"{v.code}, " for v in vals) + ")"
@@ -1217,10 +1295,10 @@ class Translator:
                 continue
             run = self.contiguous(group)
             if run is not None:
-                info, first = run
+                info, span = run
                 view = info.array.view("uint32")
                 lane = f"{self.scalar.lane}, 0" if self.scalar is not None else ":, 0"
-                target = f"{view}[{first}:{first + len(group)}, {lane}]"
+                target = f"{view}[{span}, {lane}]"
                 value = f"register_bits({part})"
                 if self.scalar is None and self.mask is not None:
                     value = f"merge({self.mask}, {value}, {target})"
@@ -1268,6 +1346,11 @@ class Translator:
     def s_AttrStmt(self, s: Any) -> None:
         if str(s.attr_key) == "thread_extent":
             self.launch_variable(s.node)
+            extent = getattr(s.value, "value", 32)
+            if str(s.node.thread_tag) == "threadIdx.x" and int(extent) % 32:
+                # the last warp is not full: its missing threads take no part in anything
+                self.masked_region(f"(t.tid % {(int(extent) + 31) // 32 * 32} < {int(extent)})", lambda: self.stmt(s.body))
+                return
         self.stmt(s.body)
 
     def launch_variable(self, node: Any) -> None:
@@ -1285,6 +1368,9 @@ class Translator:
             raise self.unsupported(f"{tag}", "threads are one-dimensional in TIRx")
         if tag.startswith("blockIdx"):
             self.emit(f"{name} = t.cta.block_idx[{axis}]")
+            if self.grid_lanes:
+                self.env[var] = Scalar(name, "int32", V)
+                return
             self.role_lines.append((name, f"block_idx[{axis}]"))
         elif tag.startswith(("clusterCtaIdx", "preferredClusterCtaIdx")):
             self.emit(f"{name} = t.cta.cluster_idx[{axis}]")
@@ -1720,6 +1806,7 @@ class Translator:
         from emulator import runtime
 
         self.prepass()
+        self.grid_lanes = self.independent_threads()
         params: list[tuple[str, str]] = []
         for p in self.func.params:
             name = self.fresh_name(str(p.name))
@@ -1757,7 +1844,7 @@ class Translator:
         role_key, role_depends = self.build_role_key(namespace, [name for name, _ in params])
         return Program(
             source, namespace["main"], self.sites, line_sites, role_key, role_depends, params, self.smem_access, self.static_smem, self.uses,
-            self.stored_maps, tuple(Operation(loc, op, tuple(names)) for (loc, op), names in self.operations.items()),
+            self.stored_maps, self.written, self.grid_lanes, tuple(Operation(loc, op, tuple(names)) for (loc, op), names in self.operations.items()),
         )
 
     def build_role_key(self, namespace: dict[str, Any], params: list[str]) -> tuple[Callable[..., Any] | None, tuple[bool, bool]]:
