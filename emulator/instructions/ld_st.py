@@ -62,73 +62,74 @@ def strong_access(t: Threads, space: str, address: Any, order: str) -> None:
             hb.sync_location(first + key[0], (location_space(space, key[1]), key[1]), order)
 
 
-def _sync_location(t: Threads, mods: Mods, space: str, address: Any, write: bool) -> None:
-    order = _order(mods)
-    if order is not None:
-        strong_access(t, space, address, order)
-
-
-@instruction("ptx.ld", "ptx.ldu", counter=None)
-def ld(mods: Mods, t: Threads, address: Any, *extra: Any) -> Any:
+@instruction("ptx.ld", "ptx.ldu", counter=None, factory=True)
+def ld(mods: Mods) -> Any:
     """Scalar load."""
-    dtype = ptx_dtype(mods)
-    space = _space(mods)
-    t.count_op(f"ld.{space}")
-    if runtime._nothing_active(t):
-        return np.zeros(t.count, dtype=np.int64)
-    np_type = runtime._DTYPES[dtype]
-    view, index, _ = runtime.access(t, np_type, address, space, False, atomic=_order(mods) is not None)
-    if space == "global":
-        runtime.count_bytes(t, "bytes.global.load", np_type.itemsize)
-    _sync_location(t, mods, space, address, False)
-    return to_lanes(runtime._spread(t, address, view[index]), dtype)
+    dtype, space, order = ptx_dtype(mods), _space(mods), _order(mods)
+    np_type, counter = runtime._DTYPES[dtype], f"ld.{_space(mods)}"
+
+    def load(t: Threads, address: Any, *extra: Any) -> Any:
+        t.count_op(counter)
+        if runtime._nothing_active(t):
+            return np.zeros(t.count, dtype=np.int64)
+        view, index, _ = runtime.access(t, np_type, address, space, False, atomic=order is not None)
+        if space == "global":
+            runtime.count_bytes(t, "bytes.global.load", np_type.itemsize)
+        if order is not None:
+            strong_access(t, space, address, order)
+        return to_lanes(runtime._spread(t, address, view[index]), dtype)
+
+    return load
 
 
-@instruction("ptx.st", counter=None)
-def st(mods: Mods, t: Threads, address: Any, value: Any, *extra: Any) -> None:
+@instruction("ptx.st", counter=None, factory=True)
+def st(mods: Mods) -> Any:
     """Scalar store."""
-    if isinstance(value, tuple):
-        value = value[0]
-    dtype = ptx_dtype(mods)
-    space = _space(mods)
-    t.count_op(f"st.{space}")
-    if runtime._nothing_active(t):
-        return
-    np_type = runtime._DTYPES[dtype]
-    _sync_location(t, mods, space, address, True)
-    view, index, _ = runtime.access(t, np_type, address, space, True, atomic=_order(mods) is not None)
-    if space == "global":
-        runtime.count_bytes(t, "bytes.global.store", np_type.itemsize)
-    view[index] = from_lanes(t.compact(value) if isinstance(index, np.ndarray) else runtime.pick_last(t, value), np_type)
-    t.cta.machine.progress += 1
+    dtype, space, order = ptx_dtype(mods), _space(mods), _order(mods)
+    np_type, counter = runtime._DTYPES[dtype], f"st.{_space(mods)}"
+
+    def store(t: Threads, address: Any, value: Any, *extra: Any) -> None:
+        if isinstance(value, tuple):
+            value = value[0]
+        t.count_op(counter)
+        if runtime._nothing_active(t):
+            return
+        if order is not None:
+            strong_access(t, space, address, order)
+        view, index, _ = runtime.access(t, np_type, address, space, True, atomic=order is not None)
+        if space == "global":
+            runtime.count_bytes(t, "bytes.global.store", np_type.itemsize)
+        value = t.compact(value) if isinstance(index, np.ndarray) else runtime.pick_last(t, value)
+        view[index] = from_lanes(value, np_type)
+        t.cta.machine.progress += 1
+
+    return store
 
 
 _WIDE = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
 
 
-@instruction("ptx.ld_vec", "ptx.ld_vec256", "ptx.ldu_vec", counter=None)
-def ld_vec(mods: Mods, t: Threads, address: Any, *extra: Any) -> Any:
+@instruction("ptx.ld_vec", "ptx.ld_vec256", "ptx.ldu_vec", counter=None, factory=True)
+def ld_vec(mods: Mods) -> Any:
     """Vector load of 2 to 8 registers: ``[n, L]`` of the element type."""
-    dtype = ptx_dtype(mods)
     n = int(next(tok for tok in mods.tokens if tok in ("v2", "v4", "v8"))[1:])
-    space = _space(mods)
-    t.count_op(f"ld.{space}")
-    np_type = runtime._DTYPES[dtype]
+    np_type, space, counter = runtime._DTYPES[ptx_dtype(mods)], _space(mods), f"ld.{_space(mods)}"
     size = np_type.itemsize * n
-    if runtime._nothing_active(t):
-        return np.zeros((n, t.count), dtype=np_type)
-    if size in _WIDE:
-        view, index, _ = runtime.access(t, _WIDE[size], address, space, False)
-        raw = np.asarray(view[index])
-        block = raw.reshape(-1, 1).view(np_type)
-    else:
-        view, index, _ = runtime.access(t, np.dtype(f"V{size}"), address, space, False)
+    wide = _WIDE.get(size, np.dtype(f"V{size}"))
+
+    def load(t: Threads, address: Any, *extra: Any) -> Any:
+        t.count_op(counter)
+        if runtime._nothing_active(t):
+            return np.zeros((n, t.count), dtype=np_type)
+        view, index, _ = runtime.access(t, wide, address, space, False)
         block = np.ascontiguousarray(view[index]).reshape(-1, 1).view(np_type)
-    if space == "global":
-        runtime.count_bytes(t, "bytes.global.load", size)
-    if not (isinstance(address, np.ndarray) and address.ndim):
-        return block[0] if t.lane is not None else np.repeat(block.reshape(n, 1), t.count, axis=1)
-    return np.ascontiguousarray(runtime._spread(t, address, block).T)
+        if space == "global":
+            runtime.count_bytes(t, "bytes.global.load", size)
+        if not (isinstance(address, np.ndarray) and address.ndim):
+            return block[0] if t.lane is not None else np.repeat(block.reshape(n, 1), t.count, axis=1)
+        return np.ascontiguousarray(runtime._spread(t, address, block).T)
+
+    return load
 
 
 def block_of(t: Threads, group: Any, np_type: np.dtype) -> np.ndarray:
@@ -145,25 +146,26 @@ def block_of(t: Threads, group: Any, np_type: np.dtype) -> np.ndarray:
     return np.stack(rows)
 
 
-@instruction("ptx.st_vec", "ptx.st_vec256", counter=None)
-def st_vec(mods: Mods, t: Threads, address: Any, group: Any, *extra: Any) -> None:
+@instruction("ptx.st_vec", "ptx.st_vec256", counter=None, factory=True)
+def st_vec(mods: Mods) -> Any:
     """Vector store of 2 to 8 registers."""
-    dtype = ptx_dtype(mods)
-    space = _space(mods)
-    t.count_op(f"st.{space}")
-    if runtime._nothing_active(t):
-        return
-    np_type = runtime._DTYPES[dtype]
-    block = block_of(t, group, np_type)
-    n = len(block)
-    size = np_type.itemsize * n
-    wide = _WIDE.get(size, np.dtype(f"V{size}"))
-    view, index, _ = runtime.access(t, wide, address, space, True)
-    if space == "global":
-        runtime.count_bytes(t, "bytes.global.store", size)
-    values = np.ascontiguousarray(block.T).view(wide)[:, 0]
-    if isinstance(index, np.ndarray) and index.ndim:
-        view[index] = values if t.mask is None else values[t.mask]
-    else:
-        view[index] = values[-1]
-    t.cta.machine.progress += 1
+    np_type, space, counter = runtime._DTYPES[ptx_dtype(mods)], _space(mods), f"st.{_space(mods)}"
+
+    def store(t: Threads, address: Any, group: Any, *extra: Any) -> None:
+        t.count_op(counter)
+        if runtime._nothing_active(t):
+            return
+        block = block_of(t, group, np_type)
+        size = np_type.itemsize * len(block)
+        wide = _WIDE.get(size) or np.dtype(f"V{size}")
+        view, index, _ = runtime.access(t, wide, address, space, True)
+        if space == "global":
+            runtime.count_bytes(t, "bytes.global.store", size)
+        values = np.ascontiguousarray(block.T).view(wide)[:, 0]
+        if isinstance(index, np.ndarray) and index.ndim:
+            view[index] = values if t.mask is None else values[t.mask]
+        else:
+            view[index] = values[-1]
+        t.cta.machine.progress += 1
+
+    return store
