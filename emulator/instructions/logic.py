@@ -166,6 +166,20 @@ def shf(mods: Mods) -> Op:
     return op
 
 
+@instruction("tirx.popcount", pure=True)
+def popcount(mods: Mods) -> Op:
+    """TIRx's ``popcount``: the number of set bits."""
+    bits = int(mods.dtypes[0].lstrip("uint") or 32)
+    mask = (1 << bits) - 1
+
+    def op(a: Value) -> Value:
+        if isinstance(a, ndarray):
+            return np.bitwise_count(a if bits == 64 else a & mask).astype(np.int64)
+        return (int(a) & mask).bit_count()
+
+    return op
+
+
 _PRMT_MODES = {
     "f4e": ((3, 2, 1, 0), (4, 3, 2, 1), (5, 4, 3, 2), (6, 5, 4, 3)),
     "b4e": ((5, 6, 7, 0), (6, 7, 0, 1), (7, 0, 1, 2), (0, 1, 2, 3)),

@@ -250,15 +250,33 @@ def tcgen05_mma_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, d
     _issue_mma(mods, t, d, a, b, idesc, disable, enable, a_in_tmem=True)
 
 
-@instruction("ptx.tcgen05_mma_block_scale_ss", counter="tcgen05.mma")
+@instruction("ptx.tcgen05_mma_block_scale_ss", "ptx.tcgen05_mma_block_scale_block_ss", counter="tcgen05.mma")
 def tcgen05_mma_block_scale_ss(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, sfa: Any, sfb: Any, enable: Any, *extra: Any) -> None:
     """Block-scaled MMA, A and B in shared memory, scale factors in tensor memory."""
     _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=False, scales=(sfa, sfb))
 
 
-@instruction("ptx.tcgen05_mma_block_scale_ts", counter="tcgen05.mma")
+@instruction("ptx.tcgen05_mma_block_scale_ts", "ptx.tcgen05_mma_block_scale_block_ts", counter="tcgen05.mma")
 def tcgen05_mma_block_scale_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, sfa: Any, sfb: Any, enable: Any, *extra: Any) -> None:
     _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=True, scales=(sfa, sfb))
+
+
+def _no_zero_columns(t: Threads, mask: Any) -> None:
+    if any(int(lanes.pick(x, 0)) for x in (mask if isinstance(mask, tuple) else (mask,))):
+        raise UnsupportedInstruction("tcgen05.mma.ws", t.cta.machine.location(t.site), "with a zero-column mask")
+
+
+@instruction("ptx.tcgen05_mma_ws_ss", counter="tcgen05.mma")
+def tcgen05_mma_ws_ss(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, enable: Any, mask: Any = ()) -> None:
+    """``.ws``: B stays in the collector; the accumulator of M = 32 or 64 is folded over all 128 lanes."""
+    _no_zero_columns(t, mask)
+    _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=False)
+
+
+@instruction("ptx.tcgen05_mma_ws_ts", counter="tcgen05.mma")
+def tcgen05_mma_ws_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, enable: Any, mask: Any = ()) -> None:
+    _no_zero_columns(t, mask)
+    _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=True)
 
 
 # ---------------------------------------------------------------------------------------------- commit, wait, ld, st, cp
@@ -355,6 +373,21 @@ def tcgen05_ld(mods: Mods, t: Threads, address: Any, split: Any = 0) -> np.ndarr
             out[:, 32 * p : 32 * p + 32] = block[:, 32 * j : 32 * j + 32]
     assert out is not None
     return out
+
+
+@instruction("ptx.tcgen05_ld_red", "ptx.tcgen05_ld_red_split", collective=True, counter="tcgen05.ld")
+def tcgen05_ld_red(mods: Mods, t: Threads, address: Any, split: Any = 0) -> tuple[np.ndarray, Any]:
+    """``tcgen05.ld.red``: the registers, and per thread the smallest or largest of them (f32: a number wins over NaN unless
+    ``.NaN``; ``.abs``: of the absolute values)."""
+    block = tcgen05_ld(mods, t, address, split)
+    values = block.view({"f32": np.float32, "s32": np.int32, "u32": np.uint32}[mods["type"]])
+    if "abs" in mods:
+        values = np.abs(values)
+    largest = mods["redop"] == "max"
+    if values.dtype == np.float32:
+        pick = (np.maximum if largest else np.minimum) if "NaN" in mods else (np.fmax if largest else np.fmin)
+        return block, pick.reduce(values, axis=0)
+    return block, (np.maximum if largest else np.minimum).reduce(values, axis=0).astype(np.int64)
 
 
 @instruction("ptx.tcgen05_st", "ptx.tcgen05_st_split", collective=True, counter="tcgen05.st")
