@@ -6,7 +6,7 @@ error messages a user of the compiled module would see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -311,6 +311,43 @@ class Host:
 
     def encode_tensor_map_packed(self, args: Any) -> None:
         raise LaunchError("tensor maps encoded through a packed call are not supported; pass tensors to the kernel")
+
+
+class HostPlan:
+    """The host function of one kernel, interpreted once per combination of shapes, dtypes and scalars.
+
+    Device pointers depend only on the position of a tensor among the arguments, so a plan can be used again for other
+    arrays of the same shapes: only the tensor maps are bound to the new tensors.
+    """
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self.known: dict[tuple[Any, ...], tuple[list[str], list[Launch]]] = {}
+
+    def launches(self, tensors: list[Any], memory: GlobalMemory) -> list[Launch]:
+        """The launches of a call with these arguments; registers the tensors in ``memory``.
+
+        Raises:
+            LaunchError: as :meth:`Host.run`.
+        """
+        key = tuple((t.shape, t.dtype.name) if isinstance(t, np.ndarray) else (type(t).__name__, t) for t in tensors)
+        found = self.known.get(key)
+        if found is None:
+            host = Host(self.lowered, tensors, memory)
+            launches = host.run()
+            self.known[key] = [g.name for g in memory.segments], launches
+            return launches
+        names, launches = found
+        arrays = [t for t in tensors if isinstance(t, np.ndarray)]
+        for name, array in zip(names, arrays, strict=True):
+            memory.add(name, array)
+        return [replace(launch, args=tuple(_rebind(a, memory) for a in launch.args)) for launch in launches]
+
+
+def _rebind(argument: Any, memory: GlobalMemory) -> Any:
+    if isinstance(argument, BoundTensorMap):
+        return BoundTensorMap(argument.map, memory.segments[argument.segment.index])
+    return argument
 
 
 def _walk_asserts(s: Any) -> Any:

@@ -7,6 +7,7 @@ import gc
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from emulator import instructions
 from emulator.checks.findings import Finding, FindingLog
 from emulator.errors import DeviceFault, LaunchError
-from emulator.host import BoundTensorMap, Host, Launch
+from emulator.host import BoundTensorMap, Host, HostPlan, Launch
 from emulator.lowering import Lowered, lower
 from emulator.machine.address import SMEM_LIMIT
 from emulator.machine.memory import GlobalMemory
@@ -144,13 +145,16 @@ class Kernel:
 
     _backup: list[Any] = field(default_factory=list)
 
+    @cached_property
+    def host(self) -> HostPlan:
+        return HostPlan(self.lowered)
+
     def _launch_all(
         self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool
     ) -> None:
         self._backup = [] if fine else [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
         memory = GlobalMemory()
-        host = Host(self.lowered, arrays, memory)
-        launches = host.run()
+        launches = self.host.launches(arrays, memory)
         self.last_launches = launches
         if not launches:
             raise LaunchError("the host function launches no kernel")
