@@ -70,6 +70,19 @@ class LocalPointer:
             raise DeviceFault("local.misaligned", "a pointer to registers crosses a word", "")
         return self.raw[first : first + (nbytes + word - 1) // word]
 
+    def elements(self, dtype: str, count: int) -> ndarray | None:
+        """``dtype[count, lanes]`` as a view to read and write; None in masked or single-lane code and across words."""
+        if self.lane is not None or self.mask is not None:
+            return None
+        np_type = _DTYPES[dtype]
+        size, word = np_type.itemsize, self.raw.shape[2]
+        first, inner = divmod(int(self.offset), word)
+        if size == word and not inner:
+            return self.raw[first : first + count].view(np_type)[:, :, 0]
+        if inner + count * size == word and not inner:
+            return self.raw[first].view(np_type).T
+        return None
+
     def read(self, dtype: str, count: int) -> ndarray:
         """``dtype[count, lanes]`` (``dtype[count]`` in single-lane code)."""
         np_type = _DTYPES[dtype]

@@ -14,26 +14,40 @@ from emulator.instructions.registry import Mods, instruction
 from emulator.threads import Threads
 
 
+_NUMPY = {
+    "float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}  # fmt: skip
+
+
+def _convert(dst: Any, src: Any, to: str, of: str) -> None:
+    """Convert two registers' worth of elements, round to nearest even."""
+    target, source = dst.elements(to, 2), src.elements(of, 2)
+    if target is not None and source is not None:
+        target[...] = source
+    else:
+        dst.write(to, src.read(of, 2).astype(_NUMPY[to]))
+
+
 @instruction("device:tvm_builtin_cast_float32x2_float16x2")
 def cast_float32x2_float16x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
     """Two float32 registers to a half2 (``__float22half2_rn``), round to nearest even."""
     with np.errstate(over="ignore"):
-        dst.write("float16", src.read("float32", 2).astype(np.float16))
+        _convert(dst, src, "float16", "float32")
 
 
 @instruction("device:tvm_builtin_cast_float32x2_bfloat16x2")
 def cast_float32x2_bfloat16x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
     """Two float32 registers to a bfloat162 (``__float22bfloat162_rn``), round to nearest even."""
-    dst.write("bfloat16", src.read("float32", 2).astype(ml_dtypes.bfloat16))
+    _convert(dst, src, "bfloat16", "float32")
 
 
 @instruction("device:tvm_builtin_cast_float16x2_float32x2")
 def cast_float16x2_float32x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
     """A half2 to two float32 registers (``__half22float2``)."""
-    dst.write("float32", src.read("float16", 2).astype(np.float32))
+    _convert(dst, src, "float32", "float16")
 
 
 @instruction("device:tvm_builtin_cast_bfloat16x2_float32x2")
 def cast_bfloat16x2_float32x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
     """A bfloat162 to two float32 registers (``__bfloat1622float2``)."""
-    dst.write("float32", src.read("bfloat16", 2).astype(np.float32))
+    _convert(dst, src, "float32", "bfloat16")
