@@ -6,6 +6,7 @@ error messages a user of the compiled module would see.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -368,7 +369,7 @@ def _split_top(text: str) -> list[str]:
     return [p for p in (x.strip() for x in parts) if p]
 
 
-_BINARY = {
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "FloorDiv": lambda a, b: a // b,
     "FloorMod": lambda a, b: a % b, "Div": lambda a, b: int(a / b) if isinstance(a, int) else a / b, "Mod": lambda a, b: a % b,
     "Min": min, "Max": max, "EQ": lambda a, b: a == b, "NE": lambda a, b: a != b, "LT": lambda a, b: a < b,
@@ -376,7 +377,7 @@ _BINARY = {
     "RShift": lambda a, b: a >> b, "BitwiseAnd": lambda a, b: a & b, "BitwiseOr": lambda a, b: a | b,
     "BitwiseXor": lambda a, b: a ^ b,
 }  # fmt: skip
-_BINARY_CALLS = {
+_BINARY_CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "shift_left": lambda a, b: a << b, "shift_right": lambda a, b: a >> b, "bitwise_and": lambda a, b: a & b,
     "bitwise_or": lambda a, b: a | b, "bitwise_xor": lambda a, b: a ^ b,
 }  # fmt: skip

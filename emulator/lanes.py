@@ -244,7 +244,7 @@ def put(x: Value, lane: int, new: Value, count: int) -> Value:
     else:
         if x is new or (type(x) is type(new) and x == new):
             return x
-        kind = type(new) if isinstance(new, np.floating) else (bool if isinstance(new, bool) else i64)
+        kind: Any = type(new) if isinstance(new, np.floating) else (bool if isinstance(new, bool) else i64)
         if isinstance(new, int) and not isinstance(new, bool) and (new >> 63 or (isinstance(x, int) and x >> 63)):
             kind = u64
         x = np.full(count, x, dtype=kind)

@@ -167,7 +167,7 @@ class Kernel:
             checker = RaceDetector(
                 log, name_of=lambda space, index, byte: box[-1].name_of(space, index, byte), smem_granule=program.smem_access, uninitialised="error"
             )
-            written = {}
+            written: dict[int, bool] = {}
             for launch in launches:
                 for index, value in _written(memory, launch, self.programs[launch.kernel]).items():
                     written[index] = written.get(index, False) or value

@@ -35,10 +35,11 @@ SLAB_LANES = 8192
 
 
 class Wait:
-    """Something a strand waits for; ``ready`` says whether it may continue."""
+    """Something a strand waits for at statement ``site``; ``ready`` says whether it may continue."""
 
     __slots__ = ("site",)
     kind = "wait"
+    site: int
     polls = False  # it may look again although nothing has happened
 
     def ready(self) -> bool:
@@ -70,7 +71,7 @@ class AsyncOp:
     def __init__(self, chain: Hashable, complete: Callable[[], None], what: str, site: int, payload: Any = None) -> None:
         self.payload = payload
         self.chain = chain
-        self.complete = complete
+        self.complete: Callable[[], None] | None = complete
         self.what = what
         self.site = site
 
@@ -244,7 +245,8 @@ class Machine:
             self._finish(op)
 
     def _finish(self, op: AsyncOp) -> None:
-        complete, op.complete = op.complete, None  # type: ignore[assignment]
+        complete, op.complete = op.complete, None
+        assert complete is not None
         self.progress += 1
         complete()
 

@@ -133,8 +133,8 @@ class Threads:
         """Warps with at least one active lane."""
         if self.mask is None:
             return self.warps
-        any_ = self.mask.reshape(-1, 32).any(axis=1)
-        return [w for w, a in zip(self.warps, any_.tolist(), strict=True) if a]
+        some: list[bool] = self.mask.reshape(-1, 32).any(axis=1).tolist()
+        return [w for w, a in zip(self.warps, some, strict=True) if a]
 
     def active_count(self) -> int:
         return self.count if self.mask is None else int(np.count_nonzero(self.mask))
@@ -159,14 +159,14 @@ class Threads:
         if self.lane is not None:
             return [(self.warps[0], value)]
         warps = self.warps
-        positions = range(len(warps))
+        positions = list(range(len(warps)))
         if self.mask is None:
             first = [32 * k for k in positions]
         else:
             by_warp = self.mask.reshape(-1, 32)
             some = by_warp.any(axis=1).tolist()
             first = [32 * k + lane for k, lane in enumerate(by_warp.argmax(axis=1).tolist())]
-            positions = [k for k in positions if some[k]]  # type: ignore[assignment]
+            positions = [k for k in positions if some[k]]
         if not (isinstance(value, np.ndarray) and value.ndim):
             return [(warps[k], value) for k in positions]
         return [(warps[k], value[first[k]].item()) for k in positions]

@@ -197,6 +197,11 @@ class BulkThread:
         self.open: list[BulkOp] = []
         self.groups: list[list[BulkOp]] = []
 
+    def commit(self) -> None:
+        """Close the open group."""
+        self.groups.append(self.open)
+        self.open = []
+
 
 def _thread(t: Threads) -> tuple[Any, BulkThread]:
     tid = int(t.tid)
@@ -265,12 +270,11 @@ def commit_group(mods: Mods, t: Threads) -> None:
     hb = t.cta.cluster.hb
     if t.lane is not None:
         _, state = _thread(t)
-        state.groups.append(state.open)
-        state.open = []
+        state.commit()
         if hb is not None:
             hb.bulk_commit_group(_warp(t), int(t.tid) % 32)
         return
-    _per_thread(t, lambda state: (state.groups.append(state.open), setattr(state, "open", [])))
+    _per_thread(t, BulkThread.commit)
     if hb is not None:
         for w, in_warp in _active_lanes(t):
             hb.bulk_commit_group(w, in_warp)

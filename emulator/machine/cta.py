@@ -68,12 +68,12 @@ class Cta:
     """One CTA.
 
     Attributes:
-        rank: rank in its cluster; block_idx: (x, y, z) in CTAs; linear: linear CTA index in the grid.
+        rank: rank in its cluster; block_idx: (x, y, z) in CTAs, vectors in a slab; linear: linear CTA index in the grid.
         smem: the 256 KiB shared window as bytes.
     """
 
     def __init__(
-        self, cluster: Cluster, rank: int, block_idx: tuple[int, int, int], linear: int, warps: int
+        self, cluster: Cluster, rank: int, block_idx: tuple[Any, Any, Any], linear: int, warps: int
     ) -> None:
         self.cluster = cluster
         self.machine: Machine = cluster.machine
