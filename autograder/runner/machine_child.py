@@ -51,7 +51,7 @@ def main(channel: int) -> None:
 
 
 def _confine(emulator: Any, request: dict[str, Any]) -> None:
-    """The kernel is the learner's, even if its Python is not here: bound what running it takes and reaches."""
+    """The kernel is the learner's, even if its Python is not here: bound what running it takes."""
     from autograder.runner import limits, oracle_child  # noqa: F401  imported before files are out of reach
 
     limits.set_resource_limits(request["memory_mib"], request["cpu_seconds"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from autograder import cli
 from autograder.course import Course, Exercise, Limits, load_course
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -99,7 +101,6 @@ def run_command(
     """`autograde ARGUMENTS` as its own process, with piped output."""
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1", **(env or {})}
-    environment.pop("COLUMNS", None) if env is None or "COLUMNS" not in env else None
     done = subprocess.run(
         [sys.executable, "-m", "autograder", *arguments],
         cwd=cwd,
@@ -113,11 +114,29 @@ def run_command(
 
 
 @pytest.fixture
-def autograde(folder: Path) -> Callable[..., Result]:
-    """`autograde ARGUMENTS` in the test's course folder."""
+def autograde(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`autograde ARGUMENTS` in the course folder, in this process; with `env` as a process of its own."""
 
-    def run(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Result:
-        return run_command(*arguments, cwd=cwd or folder, env=env)
+    def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
+        if env is not None:
+            return run_command(*arguments, cwd=folder, env=env)
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            patch.setattr(sys, "argv", ["autograde", *arguments])
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            patch.delenv("COLUMNS", raising=False)
+            code = 0
+            try:
+                cli.main()
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 0
+        texts = []
+        for stream in (out, err):
+            stream.flush()
+            texts.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
+        return Result(code, *texts)
 
     return run
 
