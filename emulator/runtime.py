@@ -335,7 +335,7 @@ def access(t: Threads, np_type: np.dtype, pointer: Any, space: str, write: bool,
             hi = int(offsets.max()) if isinstance(offsets, ndarray) else int(offsets)
             cta.check_shared(lo, hi + size, what)
         if hb is not None:
-            (hb.smem_write if write else hb.smem_read)(t.hb_lanes(), cta.rank, offsets, size, t.rd_site)
+            (hb.smem_write if write else hb.smem_read)(t.hb_lanes(), cta.rank, offsets, size, t.rd_site, atomic=atomic)
         return cta.view(np_type), offsets // size, offsets
     segment, offsets = t.cta.machine.memory.locate(active, size, what)
     if hb is not None:

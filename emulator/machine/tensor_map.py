@@ -487,7 +487,7 @@ def _reduce(op: str, old: Array, new: Array, dtype: str) -> Array:
     kind = old.dtype.kind
     is_float = kind not in "iu"
     with np.errstate(all="ignore"):
-        if op == "add" and dtype != "float64":
+        if op == "add":
             return (old + new).astype(old.dtype)
         if op in ("min", "max") and dtype != "float32":
             pick = np.fmin if op == "min" else np.fmax
