@@ -6,6 +6,7 @@ evidence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from autograder.course import Check, Exercise
 from autograder.diagnosis import Diagnosis, Failure
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
-from autograder.submission import Submission
+from autograder.submission import Submission, split_lines
 
 
 @dataclass
@@ -70,6 +71,11 @@ class Outcome:
     def lines_of(self, instruction: str) -> list[Location]:
         """The learner's lines that execute an instruction."""
         return self.lines(lambda name, _: name == instruction)
+
+    def lines_with(self, pattern: str) -> list[Location]:
+        """The learner's lines that match a pattern, comments aside, for what lowering does not keep."""
+        lines = [line.split("#")[0] for line in split_lines(self.submission.source)]
+        return [self.diagnosis.learner_line(n) for n, text in enumerate(lines, 1) if re.search(pattern, text)]
 
     @property
     def output(self) -> str:

@@ -70,7 +70,8 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
     if first is not None:
         index = ", ".join(str(i) for i in first["index"])
         message += f"; first {output}[{index}]: expected {_spell(first['expected'])}, {_got(first['actual'])}"
-    lines = suspects(outcome, seen["suspect"])
+    named = any(finding["strength"] != "lint" for finding in run.findings)  # those name the lines already
+    lines = [] if named else suspects(outcome, seen["suspect"])
     data = {"case": run.case, **seen}
     return Evidence(kind="mismatch", message=message, fix=seen["meaning"], locations=lines, data=data)
 
@@ -85,7 +86,8 @@ def suspects(outcome: Outcome, suspect: str) -> list[Location]:
     if suspect == "store":
         return stores
     if suspect == "cast":
-        return outcome.lines(lambda name, _: name in ("tcgen05.ld", "wgmma.wait_group")) + stores
+        casts = outcome.lines_with(r"(?i)cast\(|cvt\.")
+        return casts or outcome.lines_of("tcgen05.ld") + stores
     fills = outcome.lines(lambda name, _: name.startswith(FILLS))
     return fills or stores
 

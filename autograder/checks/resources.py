@@ -6,7 +6,12 @@ from autograder.checks import Outcome, check, result, skipped, unless_run
 from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Fault, Verdict
 
-CAUSES = {"tmem_columns": "tcgen05.alloc"}  # the instruction whose lines explain a resource
+# How to find the lines that decide a resource: in TIRx, SMEM is sized where the pool is committed.
+CAUSES = {
+    "tmem_columns": r"tcgen05\.alloc\b",
+    "smem_bytes": r"^\s*\w+\.commit\(",
+    "threads_per_cta": r"T\.(thread_id|warp_id|warp_id_in_wg|warpgroup_id)\(",
+}
 
 
 @check
@@ -29,7 +34,7 @@ def resources(check: Check, outcome: Outcome) -> CheckResult:
         Evidence(
             kind="resource",
             message=f"{name} is {used[name]}, at most {most} allowed",
-            locations=outcome.lines_of(CAUSES.get(name, "")),
+            locations=outcome.lines_with(CAUSES[name]) if name in CAUSES else [],
             data={"resource": name, "used": used[name], "at_most": most},
         )
         for name, most in check.at_most.items()

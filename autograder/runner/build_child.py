@@ -112,7 +112,8 @@ def _find_builder(namespace: dict[str, Any], name: str, params: dict[str, int]) 
         raise Refused("builder_signature", signature=signature, message=str(error), line=line) from None
     except ValueError:
         pass  # no signature to look at; the call will tell
-    return builder  # type: ignore[no-any-return]
+    found: Callable[..., Any] = builder
+    return found
 
 
 def _describe(error: BaseException, source: str) -> dict[str, Any]:

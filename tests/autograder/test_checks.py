@@ -61,10 +61,11 @@ def make(exercise: Exercise) -> Make:
         cases: int = 5,
         build_failure: Failure | None = None,
         run_failure: Failure | None = None,
+        source: str = "a = 1\nb = 2\n",
     ) -> Outcome:
         submission = Submission(
             "exercise_05.ipynb",
-            "a = 1\nb = 2\n",
+            source,
             6,
             "kernel",
             answers=ANSWERS if answers is None else answers,
@@ -125,13 +126,41 @@ def test_wrong_numbers_name_the_lines_that_can_be_wrong(make: Make, suspect: str
     assert all(other.locations == [] for other in others)
 
 
-def test_mechanism_and_resources_name_lines_too(make: Make) -> None:
+def test_casts_are_named_where_the_source_has_them(make: Make) -> None:
     outcome = make(
-        lambda n: {"counters": {**COUNTERS, "tcgen05.mma": 1}}, resources={**RESOURCES, "tmem_columns": 256}
+        lambda case: {"comparison": {**WRONG, "suspect": "cast"}},
+        source="x\nTx.cast(a[:], b[:])\nT.ptx['cvt.rz.f16.f32'](a, b)\n",
+    )
+    outcome.operations = OPERATIONS
+    assert [p.line for p in results(outcome)["correctness"].evidence[0].locations] == [2, 3]
+
+
+def test_findings_name_the_lines_themselves(make: Make) -> None:
+    outcome = make(lambda case: {"comparison": WRONG, "findings": [finding()]})
+    outcome.operations = OPERATIONS
+    assert all(e.locations == [] for e in results(outcome)["correctness"].evidence)
+
+
+def test_mechanism_and_resources_name_lines_too(make: Make) -> None:
+    source = (
+        "T.warpgroup_id([2])  # tcgen05.alloc\n"
+        "T.ptx['tcgen05.alloc.x'](slot)\n"
+        "pool.commit(9)\n"
+        "T.ptx['tcgen05.commit.x'](bar)\n"
+    )
+    outcome = make(
+        lambda n: {"counters": {**COUNTERS, "tcgen05.mma": 1}},
+        resources={"tmem_columns": 256, "smem_bytes": 10**6, "threads_per_cta": 256},
+        source=source,
     )
     outcome.operations = OPERATIONS
     assert [place.line for place in results(outcome)["mechanism"].evidence[0].locations] == [3]
-    assert [place.line for place in results(outcome)["resources"].evidence[0].locations] == [1]
+    evidence = results(outcome)["resources"].evidence
+    assert {e.data["resource"]: [place.line for place in e.locations] for e in evidence} == {
+        "threads_per_cta": [1],
+        "tmem_columns": [2],
+        "smem_bytes": [3],
+    }
     outcome = make(lambda n: {"counters": {"st.global": 1}})
     outcome.operations = OPERATIONS[-1:]
     evidence = results(outcome)["mechanism"].evidence
