@@ -175,9 +175,9 @@ def _turns(index: ndarray) -> ndarray:
 
 
 def _reduce_duplicates(t: Threads, space: str, order: str, address: Value, dtype: np.dtype, op: str, operand: ndarray) -> bool:
-    """``red`` of an operation that NumPy can scatter: all lanes at once, in lane order.  False: not applicable."""
+    """``red`` of an integer operation that NumPy can scatter: all lanes at once.  False: not applicable."""
     ufunc = _UFUNC.get(op)
-    if ufunc is None or dtype.kind not in "iu":
+    if ufunc is None:
         return False
     strong_access(t, space, address, order)
     view, index, _ = runtime.access(t, dtype, address, space, True, atomic=True)
@@ -192,13 +192,14 @@ def _atomic(mods: Mods, op: str, returns: bool) -> Callable[..., Any]:
     space, order = _space(mods), _order(mods)
     dtype, update = update_of(op, mods["type"], mods)
     name = ("atom." if returns else "red.") + (space if space != "generic" else "global")
+    scatters = not returns and mods["type"][0] in "usb" and dtype.kind in "iu" and not mods["type"].startswith("bf")
 
     def run(t: Threads, address: Value, value: Value, policy: Any = ()) -> Value:
         t.count_op(name)
         if runtime._nothing_active(t):
             return np.zeros(t.count, dtype=np.int64)
         operand = operand_array(t.compact(value), dtype, t.active_count())
-        if not returns and _reduce_duplicates(t, space, order, address, dtype, op, operand):
+        if scatters and _reduce_duplicates(t, space, order, address, dtype, op, operand):
             return None
         old = perform(t, space, order, address, dtype, lambda before, mine: update(before, operand[mine]))
         return old if returns else None
