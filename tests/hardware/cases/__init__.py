@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from hardware.harness import Case
 
-MODULES = ("registers", "tma")
+MODULES = ("registers", "memory", "tma", "bulk", "barriers", "cluster", "atomics", "matrix", "wgmma")
 
 
 @lru_cache(maxsize=1)
