@@ -112,6 +112,26 @@ class Threads:
             cond = cond & self.mask
         return cond.nonzero()[0].tolist()
 
+    def select_thread(self, tid: int) -> list[int]:
+        """The strand lane of thread ``tid`` when it is active here, as :meth:`select_lanes` of ``threadIdx.x == tid``."""
+        if self.lane is not None:
+            return [self.lane] if self.tid == tid else []
+        warp, lane = divmod(tid, 32)
+        if warp not in self.warps:
+            return []
+        lane += 32 * self.warps.index(warp)
+        return [lane] if self.mask is None or self.mask[lane] else []
+
+    def elected(self) -> list[int]:
+        """The lowest active lane of every warp, as :meth:`select_lanes` of ``elect.sync``."""
+        if self.lane is not None:
+            return [self.lane]
+        if self.mask is None:
+            return list(range(0, self.count, 32))
+        by_warp = self.mask.reshape(-1, 32)
+        first, some = by_warp.argmax(axis=1).tolist(), by_warp.any(axis=1).tolist()
+        return [32 * k + lane for k, lane in enumerate(first) if some[k]]
+
     def guard(self, cond: Any) -> Threads:
         """The lanes of ``self`` for which ``cond`` holds (possibly none)."""
         if not isinstance(cond, np.ndarray):
