@@ -10,7 +10,7 @@ int8..int32    ``int`` (in range)       ``int64[L]`` (in range)
 uint8..uint32  ``int`` (in range)       ``int64[L]`` (in range)
 int64, handle  ``int``                  ``int64[L]``
 uint64         ``int``                  ``uint64[L]``
-uint128        ``int``                  ``object[L]``
+uint128        ``int``                  ``V16[L]``
 float16/32/64  NumPy scalar             ``float16/32/64[L]``
 bfloat16, fp8  ml_dtypes scalar         ``ml_dtypes`` array ``[L]``
 =============  =======================  ==========================

@@ -527,7 +527,8 @@ class Translator:
 
     def x_FloorDiv(self, e: Any) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
-        return Val(f"({a.code} // {b.code})", dtype, max(a.kind, b.kind), a.lane or b.lane)
+        # threadIdx.x // 32 no longer names a lane: it is the same in many
+        return Val(f"({a.code} // {b.code})", dtype, max(a.kind, b.kind))
 
     def x_FloorMod(self, e: Any) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
@@ -606,7 +607,7 @@ class Translator:
                 code = f"(({a.code} << {b.code}) & {(1 << bits) - 1})"
         else:
             code = f"{fn}({a.code}, {b.code}, {bits}, {signed})"
-        return Val(code, dtype, kind, a.lane or b.lane)
+        return Val(code, dtype, kind, (a.lane or b.lane) and fn == "shl")
 
     def x_LShift(self, e: Any) -> Val:
         return self.shift(e, "shl")
@@ -732,12 +733,12 @@ class Translator:
         else:
             code = self.local_element(info.array, dtype, index)
         if self.scalar is not None:
-            return Val(code if is_float(dtype) else f"{code}.item()", dtype, U)
+            return Val(code if is_float(dtype) or dtype == "uint128" else f"{code}.item()", dtype, U)
         if is_float(dtype):
             return Val(code, dtype, V, fresh=False)
         if dtype == "bool":
             return Val(code, dtype, V, fresh=False)
-        if dtype == "uint64":
+        if dtype in ("uint64", "uint128"):
             return Val(code, dtype, V, fresh=False)
         return Val(f"{code}.astype(i64)", dtype, V)
 
@@ -1529,6 +1530,12 @@ class Translator:
         call = f"{fn}({self.t})"
         self.emit(f"yield from {call}" if entry.blocking else call)
 
+    def s_Break(self, s: Any) -> None:
+        self.jump("break_loop")
+
+    def s_Continue(self, s: Any) -> None:
+        self.jump("continue_loop")
+
     def s_Return(self, s: Any) -> None:
         """``return`` in the kernel's body."""
         self.jump("thread_return")
@@ -1782,11 +1789,21 @@ class Translator:
             body()
         self.t, self.mask, self.depth = saved
 
+    def select(self, condition: str) -> str:
+        """The lanes for which a condition holds; elections and single threads without a vector of conditions."""
+        t = self.t
+        if condition in (f"elect({t})", f"(elect({t}) != 0)"):
+            return f"{t}.elected()"
+        single = re.fullmatch(r"\((t(?:_\d+)?)\.tid == (\d+)\)", condition)
+        if single is not None and single[1] == t and not self.grid_lanes:
+            return f"{t}.select_thread({single[2]})"
+        return f"{t}.select_lanes({condition})"
+
     def scalar_region(self, cond: Val, body: Callable[[], None]) -> None:
         self.regions += 1
         lane, t = self.fresh_name("ln"), self.fresh_name("t")
         region = ScalarRegion(self.regions, lane, self)
-        self.emit(f"for {lane} in {self.t}.select_lanes({cond.code}):")
+        self.emit(f"for {lane} in {self.select(cond.code)}:")
         outer_t, outer_mask = self.t, self.mask
         with self.block():
             self.emit(f"{t} = {self.t}.single({lane})")

@@ -15,6 +15,7 @@ import numpy as np
 from emulator.checks import happens_before as hbm
 from emulator.errors import DeviceFault
 from emulator.instructions.mbarrier import complete_tx
+from emulator.instructions.registers import as_int128
 from emulator.instructions.registry import Mods, instruction
 from emulator.lanes import Value
 from emulator.machine.address import OFFSET_MASK
@@ -97,7 +98,7 @@ def try_cancel(mods: Mods, t: Threads, address: Value, mbar: Value) -> None:
 
 def _response(t: Threads, value: Any) -> tuple[int, int, int] | None:
     try:
-        return decode(int(value))
+        return decode(as_int128(value))
     except ValueError:
         raise DeviceFault(
             "clc.bad-response",

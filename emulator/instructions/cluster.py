@@ -13,7 +13,8 @@ from emulator.instructions.atomics import memory_dtype, operand_array, update_of
 from emulator.instructions.ld_st import block_of
 from emulator.instructions.mbarrier import complete_tx
 from emulator.instructions.registry import Mods, instruction
-from emulator.lanes import M32, M64
+from emulator.instructions.registers import split128
+from emulator.lanes import M32
 from emulator.machine.address import RANK_SHIFT
 from emulator.threads import Threads
 
@@ -90,8 +91,8 @@ def st_async(mods: Mods, t: Threads, address: Any, value: Any, mbar: Any) -> Non
     """``st.async``: store to another CTA's shared memory and complete its bytes at an mbarrier there."""
     dtype = memory_dtype(mods["type"])
     if dtype.kind == "V":
-        words = [np.atleast_1d(np.asarray(t.compact(value), dtype=object)) >> 64 * k & M64 for k in range(2)]
-        _remote_write(t, address, [np.broadcast_to(w, t.active_count()).astype(np.uint64) for w in words], mbar, "st.async", None)
+        halves = [np.broadcast_to(np.asarray(half, dtype=np.uint64), t.active_count()) for half in split128(t.compact(value))]
+        _remote_write(t, address, halves, mbar, "st.async", None)
         return
     _remote_write(t, address, [_lanes(t, value, dtype)], mbar, "st.async", None)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from emulator import lanes
-from emulator.instructions.registers import as_u64, is_vector, ndarray, unsupported
+from emulator.instructions.registers import as_u64, is_vector, join128, ndarray, split128, unsupported
 from emulator.instructions.registry import Mods, instruction
-from emulator.lanes import M32, M64, Value
+from emulator.lanes import M32, Value
 from emulator.machine.address import SHARED_TAG
 
 Op = Callable[..., Value]
@@ -68,37 +68,30 @@ def mov_unpack_b16x4(mods: Mods) -> Op:
     return op
 
 
-def _big(x: Value) -> Value:
-    """A 64-bit half as Python integers."""
-    if isinstance(x, ndarray) and x.ndim:
-        return as_u64(x).astype(object)
-    return int(x) & M64
-
-
 @instruction("ptx.mov_pack_b64x2", pure=True)
 def mov_pack_b64x2(mods: Mods) -> Op:
     """``mov.b128 d, {lo, hi}``."""
-    return lambda g: _big(g[0]) | _big(g[1]) << 64
+    return lambda g: join128(g[0], g[1])
 
 
 @instruction("ptx.mov_pack_b32x4", pure=True)
 def mov_pack_b32x4(mods: Mods) -> Op:
-    return lambda g: _big(_pack64(g[:2])) | _big(_pack64(g[2:])) << 64
-
-
-def _narrow(x: Value, dtype: Any) -> Value:
-    return x.astype(dtype) if isinstance(x, ndarray) and x.ndim else int(x)
+    return lambda g: join128(_pack64(g[:2]), _pack64(g[2:]))
 
 
 @instruction("ptx.mov_unpack_b64x2", pure=True)
 def mov_unpack_b64x2(mods: Mods) -> Op:
     """``mov.b128 {lo, hi}, a``."""
-    return lambda a: (_narrow(a & M64, np.uint64), _narrow(a >> 64 & M64, np.uint64))
+    return split128
 
 
 @instruction("ptx.mov_unpack_b32x4", pure=True)
 def mov_unpack_b32x4(mods: Mods) -> Op:
-    return lambda a: tuple(_narrow(a >> 32 * k & M32, np.int64) for k in range(4))
+    def op(a: Value) -> Value:
+        low, high = split128(a)
+        return lanes.lo32(low), lanes.hi32(low), lanes.lo32(high), lanes.hi32(high)
+
+    return op
 
 
 _SMALLEST_NORMAL = np.float32(2.0**-126)

@@ -15,7 +15,7 @@ import numpy as np
 
 from emulator.errors import UnsupportedInstruction
 from emulator.instructions.registry import Mods
-from emulator.lanes import M32, M64, Value
+from emulator.lanes import M64, Value
 
 ndarray = np.ndarray
 
@@ -163,6 +163,29 @@ def float_op(fn: Callable[..., Any], ptx_type: str) -> Callable[..., Value]:
     return op
 
 
-def words(x: Value) -> Value:
-    """A 32-bit operand as an unsigned lane value, whatever its sign was."""
-    return x & M32
+_U64, _V16 = np.dtype(np.uint64), np.dtype("V16")
+
+
+def split128(x: Value) -> tuple[Value, Value]:
+    """The low and the high 64 bits of a 128-bit register."""
+    if isinstance(x, ndarray) and x.ndim:
+        both = np.ascontiguousarray(x).view(_U64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+    x = as_int128(x)
+    return x & M64, x >> 64
+
+
+def join128(low: Value, high: Value) -> Value:
+    """A 128-bit register from its halves."""
+    if not is_vector(low, high):
+        return (int(low) & M64) | (int(high) & M64) << 64
+    length = len(low) if is_vector(low) else len(high)
+    both = np.empty((length, 2), dtype=_U64)
+    both[:, 0] = as_u64(low)
+    both[:, 1] = as_u64(high)
+    return both.view(_V16)[:, 0]
+
+
+def as_int128(x: Value) -> int:
+    """One 128-bit register as a Python integer."""
+    return int.from_bytes(x.tobytes(), "little") if isinstance(x, np.void) else int(x)
