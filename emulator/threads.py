@@ -129,7 +129,8 @@ class Threads:
         if self.mask is None:
             return list(range(0, self.count, 32))
         by_warp = self.mask.reshape(-1, 32)
-        first, some = by_warp.argmax(axis=1).tolist(), by_warp.any(axis=1).tolist()
+        first = by_warp.argmax(axis=1).tolist()
+        some: Any = by_warp.any(axis=1).tolist()
         return [32 * k + lane for k, lane in enumerate(first) if some[k]]
 
     def guard(self, cond: Any) -> Threads:
@@ -153,7 +154,7 @@ class Threads:
         """Warps with at least one active lane."""
         if self.mask is None:
             return self.warps
-        some: list[bool] = self.mask.reshape(-1, 32).any(axis=1).tolist()
+        some: Any = self.mask.reshape(-1, 32).any(axis=1).tolist()
         return [w for w, a in zip(self.warps, some, strict=True) if a]
 
     def active_count(self) -> int:
@@ -184,7 +185,7 @@ class Threads:
             first = [32 * k for k in positions]
         else:
             by_warp = self.mask.reshape(-1, 32)
-            some = by_warp.any(axis=1).tolist()
+            some: Any = by_warp.any(axis=1).tolist()
             first = [32 * k + lane for k, lane in enumerate(by_warp.argmax(axis=1).tolist())]
             positions = [k for k in positions if some[k]]
         if not (isinstance(value, np.ndarray) and value.ndim):

@@ -106,7 +106,7 @@ def st(mods: Mods) -> Any:
     return store
 
 
-_WIDE = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
+_WIDE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
 
 
 @instruction("ptx.ld_vec", "ptx.ld_vec256", "ptx.ldu_vec", counter=None, factory=True)
@@ -157,7 +157,7 @@ def st_vec(mods: Mods) -> Any:
             return
         block = block_of(t, group, np_type)
         size = np_type.itemsize * len(block)
-        wide = _WIDE.get(size) or np.dtype(f"V{size}")
+        wide = _WIDE.get(size, np.dtype(f"V{size}"))
         view, index, _ = runtime.access(t, wide, address, space, True)
         if space == "global":
             runtime.count_bytes(t, "bytes.global.store", size)
