@@ -48,7 +48,7 @@ def submit(folder: Path, student: str, notebook: Path, replace: dict[str, str]) 
 
 @pytest.fixture(scope="module")
 def classroom(course: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A course folder in which three submissions have been graded and got feedback."""
+    """A course folder in which three submissions have been graded and one got feedback."""
     folder = tmp_path_factory.mktemp("class")
     for name in ("course.yaml", "nbgrader_config.py"):
         shutil.copy(course / name, folder)
@@ -59,7 +59,7 @@ def classroom(course: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     submit(folder, "no_fence", solution, {FENCE: "pass", '    "q3": 0,': WRONG_ANSWER})
     submit(folder, "untouched", folder / "exercises" / "exercise_05" / "exercise_05.ipynb", {})
     nbgrader(folder, "autograde", "exercise_05")
-    nbgrader(folder, "generate_feedback", "exercise_05")
+    nbgrader(folder, "generate_feedback", "exercise_05", "--student", "no_fence")
     return folder
 
 
