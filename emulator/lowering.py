@@ -7,7 +7,7 @@ Three small repairs keep the learner's own words in the lowered program:
 
 * the expansion of a tile primitive (``Tx.copy_async``, ``Tx.gemm_async`` ...) gets the learner's source span;
 * ``IfThenElse`` and ``For`` without a span borrow the one of their condition or first statement;
-* barriers built by ``TMABar``/``TCGen05Bar``/``Pipeline`` keep the name of the attribute that owns them.
+* barriers built by ``TMABar``/``TCGen05Bar``/``Pipeline`` keep the name of the variable that holds them.
 """
 
 from __future__ import annotations
@@ -121,11 +121,16 @@ def span_chain(span: Any) -> list[tuple[str, int]]:
 
 
 def learner_location(span: Any) -> SourceLocation | None:
-    """The first element of the span that is not inside TVM itself, else None."""
-    for file, line in span_chain(span):
-        if not file.startswith(_TVM_DIR) and line > 0:
-            return SourceLocation(file, line)
-    return None
+    """The learner's line, else None.
+
+    The chain of a statement in a ``T.inline`` helper starts at the call and ends inside TVM. Its location is the line in
+    the helper when that stands in the same file as the call, so that every statement of a helper has its own line.
+    """
+    chain = [(file, line) for file, line in span_chain(span) if not file.startswith(_TVM_DIR) and line > 0]
+    if not chain:
+        return None
+    file, line = [pair for pair in chain if pair[0] == chain[0][0]][-1]
+    return SourceLocation(file, line)
 
 
 def _set_field(node: Any, name: str, value: Any) -> None:
@@ -201,6 +206,18 @@ def keep_barrier_names() -> None:
 
     validate._keeps_names = True  # type: ignore[attr-defined]
     ir._validate_meta_construction_scope = validate
+
+    from tvm.backend.cuda.lang.pipeline import MBarrier
+    from tvm.script.ir_builder.base import IRBuilder
+
+    name_all = ir._name_meta_value
+
+    def name_value(prefix: str, value: Any, *state: Any) -> None:
+        name_all(prefix, value, *state)
+        if isinstance(value, MBarrier) and getattr(value, "_tirx_meta_name", None) == prefix and value._remote_cta_id is None:
+            IRBuilder.name(prefix, value.buf)  # `full`, not `full_buf`
+
+    ir._name_meta_value = name_value
 
 
 def find_frames_quickly() -> None:
