@@ -257,6 +257,8 @@ class Translator:
         self.static_smem = 0
         self.uses: set[str] = set()
         self.loop_depth: list[str] = []
+        self.loop_step = ""  # what ends a round of the innermost loop
+        self.tail = True  # nothing of the function follows the current statement
         self.operand_kind = U  # how the operands of the current instruction may vary
         self.stored_maps: set[str] = set()
         self.written: set[str] = set()
@@ -1341,8 +1343,28 @@ class Translator:
         self.location = saved
 
     def s_SeqStmt(self, s: Any) -> None:
-        for child in s.seq:
+        last, tail = len(s.seq) - 1, self.tail and not self.loop_depth
+        for i, child in enumerate(s.seq):
+            if tail and i < last and self.returns_early(child):
+                # what follows is for the threads that did not return
+                rest = tvm.tirx.SeqStmt(list(s.seq[i + 1 :])) if i + 1 < last else s.seq[last]
+                self.stmt(tvm.tirx.IfThenElse(child.condition, child.then_case, rest, child.span))
+                return
+            saved, self.tail = self.tail, tail and i == last
             self.stmt(child)
+            self.tail = saved
+
+    def returns_early(self, s: Any) -> bool:
+        """``if condition: ...; return`` without an else branch."""
+        if type(s).__name__ != "IfThenElse" or s.else_case is not None:
+            return False
+        body = s.then_case
+        while type(body).__name__ == "SeqStmt":
+            body = body.seq[-1]
+        if type(body).__name__ == "Return":
+            return True
+        call = body.value if type(body).__name__ == "Evaluate" else None
+        return type(call).__name__ == "Call" and str(getattr(call.op, "name", "")) == "tirx.thread_return"
 
     def s_AttrStmt(self, s: Any) -> None:
         if str(s.attr_key) == "thread_extent":
@@ -1541,8 +1563,17 @@ class Translator:
         self.jump("thread_return")
 
     def jump(self, name: str) -> None:
-        if self.scalar is None and self.mask is not None and (self.loop_depth and self.loop_depth[-1] != self.mask or name == "thread_return"):
+        divergent = self.scalar is not None or self.mask is not None
+        if name == "thread_return":
+            if self.tail and not self.loop_depth:
+                self.emit("pass" if divergent else "return")  # nothing follows for the threads of the branch
+                return
+            if divergent:
+                raise self.unsupported(name, "under a branch that may differ between lanes, with more statements around it")
+        elif self.scalar is None and self.mask is not None and self.loop_depth and self.loop_depth[-1] != self.mask:
             raise self.unsupported(name, "under a branch that may differ between lanes")
+        if name == "continue_loop" and self.loop_step:
+            self.emit(self.loop_step)
         self.emit({"break_loop": "break", "continue_loop": "continue", "thread_return": "return"}[name])
 
     def s_For(self, s: Any) -> None:
@@ -1560,8 +1591,10 @@ class Translator:
                 self.emit(f"for {name} in range({lo.code}, {lo.code} + {extent.code}, {step}):")
             self.env[s.loop_var] = Scalar(name, dtype, U, False, self.depth, region)
             self.loop_depth.append(self.mask or "")
+            outer, self.loop_step = self.loop_step, ""
             with self.block():
                 self.stmt(s.body)
+            self.loop_step = outer
             self.loop_depth.pop()
             return
         end = self.fresh_name("end")
@@ -1666,7 +1699,9 @@ class Translator:
             if spin:
                 self.spin_from_second_round(t, again)
             self.loop_depth.append(m)
+            outer, self.loop_step = self.loop_step, after
             self.stmt(body)
+            self.loop_step = outer
             self.loop_depth.pop()
             if after:
                 self.emit(after)
@@ -1734,6 +1769,10 @@ class Translator:
                 entry = REGISTRY.get(str(getattr(node.op, "name", "")))
                 if entry is not None and entry.blocking and entry.name != "tirx.ptx.tcgen05_alloc":
                     return True
+                if str(getattr(node.op, "name", "")) == "tirx.cuda.wait_until":
+                    return True
+            elif type(node).__name__ == "While" and self.polls(node):
+                return True
         return False
 
     def blocks_in_loop(self, s: Any) -> bool:
