@@ -263,3 +263,46 @@ def work_stealing(tiles: int, threads: int = 32) -> Any:
             T.cuda.cta_sync()
 
     return kernel
+
+
+def warpgroup_mma(k_tiles: int, fence: bool = True, wait: bool = True) -> Any:
+    """D = A B^T, 64 x 64 x (16 k_tiles) on one warpgroup of sm_90a: wgmma on unswizzled tiles, one group per K tile."""
+    K = 16 * k_tiles
+
+    @T.prim_func
+    def kernel(A: T.Buffer((64, K), "float16"), B: T.Buffer((64, K), "float16"), D: T.Buffer((64, 64), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        tx = T.thread_id([128])
+        pool = T.SMEMPool()
+        a = pool.alloc((64 * K,), "float16", align=128)
+        b = pool.alloc((64 * K,), "float16", align=128)
+        pool.commit()
+        # 8x8 core matrices of 128 bytes; two along K, then along M or N; then the K tiles
+        for i in range(64 * K // 128):
+            e: T.let[T.int32] = i * 128 + tx
+            r: T.let[T.int32] = e // K
+            k: T.let[T.int32] = e % K
+            at: T.let[T.int32] = k // 16 * 1024 + r // 8 * 128 + k % 16 // 8 * 64 + r % 8 * 8 + k % 8
+            a[at] = A[r, k]
+            b[at] = B[r, k]
+        T.ptx["fence.proxy.async.shared::cta"]()
+        T.cuda.cta_sync()
+        acc = T.alloc_local((32,), "float32")
+        a_desc: T.uint64
+        b_desc: T.uint64
+        if fence:
+            T.ptx["wgmma.fence.sync.aligned"]()
+        for step in T.unroll(k_tiles):
+            T.cuda.wgmma.encode_matrix_descriptor(T.address_of(a_desc), a.ptr_to([step * 1024]), 8, 16, 0)
+            T.cuda.wgmma.encode_matrix_descriptor(T.address_of(b_desc), b.ptr_to([step * 1024]), 8, 16, 0)
+            T.ptx["wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16"](
+                *[acc[j] for j in range(32)], a_desc, b_desc, T.ptx.pred(T.uint32(step != 0)), 1, 1, 0, 0
+            )
+            T.ptx["wgmma.commit_group.sync.aligned"]()
+        if wait:
+            T.ptx["wgmma.wait_group.sync.aligned"](0)
+        for j in T.unroll(32):
+            D[tx // 32 * 16 + tx % 32 // 4 + j % 4 // 2 * 8, j // 4 * 8 + tx % 4 * 2 + j % 2] = acc[j]
+
+    return kernel

@@ -127,3 +127,30 @@ def test_every_tile_is_done_once(schedule, seed):
     assert run.ok
     assert d[:, 0].tolist() == [1] * 9
     assert run.counters["clusterlaunchcontrol.try_cancel"] >= 9
+
+
+def run_wgmma(schedule="late", seed=0, **options):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((64, 48)).astype(np.float16) for _ in range(2))
+    d = np.zeros((64, 64), np.float32)
+    built = emulator.compile(kernels.warpgroup_mma(3, **options), "sm_90a")
+    run = built.run(a, b, d, schedule=schedule, seed=seed)
+    return run, np.abs(d - a.astype(np.float32) @ b.astype(np.float32).T).max()
+
+
+@every_schedule
+def test_warpgroup_mma(schedule, seed):
+    run, error = run_wgmma(schedule, seed)
+    assert run.ok and error < 1e-4
+    assert run.counters["flops.wgmma"] == 2 * 64 * 64 * 48
+
+
+def test_accumulators_read_before_wait_group_are_poison():
+    _, error = run_wgmma(wait=False)
+    assert not error < 1
+
+
+def test_wgmma_without_its_fence_is_reported():
+    run, error = run_wgmma(fence=False)
+    assert [f.code for f in run.findings] == ["wgmma.no-fence"] and error < 1e-4
+    assert run.findings[0].locations[0].file.endswith("instruction_kernels.py")
