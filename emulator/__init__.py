@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from emulator.checks.findings import Finding, SourceLocation
     from emulator.errors import DeviceFault, EmulatorError, LaunchError, LoweringError, UnsupportedInstruction
     from emulator.explore import Exploration, explore
-    from emulator.run import Kernel, Run, compile, run
+    from emulator.run import Access, Kernel, Run, compile, run
     from emulator.translate import Operation
 
 _HOME = {
@@ -26,6 +26,7 @@ _HOME = {
     "LaunchError": "errors",
     "LoweringError": "errors",
     "UnsupportedInstruction": "errors",
+    "Access": "run",
     "Kernel": "run",
     "Operation": "translate",
     "Run": "run",
@@ -35,7 +36,7 @@ _HOME = {
     "explore": "explore",
 }
 __all__ = [
-    "DeviceFault", "EmulatorError", "Exploration", "Finding", "Kernel", "LaunchError", "LoweringError", "Operation", "Run", "SourceLocation",
+    "Access", "DeviceFault", "EmulatorError", "Exploration", "Finding", "Kernel", "LaunchError", "LoweringError", "Operation", "Run", "SourceLocation",
     "UnsupportedInstruction", "compile", "explore", "run",
 ]  # fmt: skip
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from emulator import instructions
-from emulator.checks.findings import Finding, FindingLog
+from emulator.checks.bank_conflicts import AccessStatistics
+from emulator.checks.findings import Finding, FindingLog, SourceLocation
 from emulator.errors import DeviceFault, LaunchError
 from emulator.host import BoundTensorMap, Host, HostPlan, Launch
 from emulator.lowering import Lowered, lower
@@ -28,6 +29,34 @@ SCHEDULES = ("late", "eager", "random")
 
 
 @dataclass(frozen=True)
+class Access:
+    """How one load or store statement used the memory.
+
+    Attributes:
+        location: the learner's line, None where TVM kept none.
+        space: ``shared`` or ``global``. write: a store.
+        requests: warp-level accesses. passes: wavefronts (shared) or 32-byte sectors (global) they took.
+        ideal: the fewest possible.
+        degree, bank, lanes: the worst bank conflict: lanes that want different words of one bank (shared only).
+    """
+
+    location: SourceLocation | None
+    space: str
+    write: bool
+    requests: int
+    passes: int
+    ideal: int
+    degree: int = 1
+    bank: int = 0
+    lanes: tuple[int, ...] = ()
+
+    @property
+    def per_request(self) -> float:
+        """Wavefronts or sectors per warp-level access."""
+        return self.passes / self.requests
+
+
+@dataclass(frozen=True)
 class Run:
     """What one emulated launch did.
 
@@ -37,6 +66,7 @@ class Run:
         seconds: wall time of the emulation.
         arch: the architecture that was emulated.
         schedule, seed: reproduce this run.
+        accesses: how each load and store used the memory, when the run was profiled.
     """
 
     findings: tuple[Finding, ...]
@@ -45,6 +75,7 @@ class Run:
     arch: str
     schedule: str
     seed: int
+    accesses: tuple[Access, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -110,6 +141,7 @@ class Kernel:
         check: bool = True,
         numerics: str = "fast",
         fine: bool = False,
+        profile: bool = False,
     ) -> Run:
         """Run the kernel on NumPy arrays, writing outputs in place as the compiled module would.
 
@@ -119,6 +151,7 @@ class Kernel:
             schedule: ``late``, ``eager`` or ``random``.
             check: race detection (about twice the time).
             numerics: ``fast`` (float32 BLAS) or ``exact`` (the tensor core's alignment and truncation).
+            profile: count bank conflicts and sectors per statement (``Run.accesses``); wasteful ones become lint.
             fine: one strand per warp from the start (slower; more interleavings under ``random``).
 
         Raises:
@@ -132,16 +165,21 @@ class Kernel:
         while True:
             log = FindingLog()
             counters: dict[str, int] = {}
+            accesses: list[Access] = []
             try:
                 with _quiet():
-                    self._launch_all(arrays, log, counters, seed, schedule, check, numerics, fine_now)
+                    self._launch_all(
+                        arrays, log, counters, seed, schedule, check, numerics, fine_now, accesses if profile else None
+                    )
                 break
             except NeedsFinerStrands:
                 fine_now = True
                 for a, b in zip(arrays, self._backup, strict=True):
                     if isinstance(a, np.ndarray):
                         a[...] = b
-        return Run(log.findings, counters, time.perf_counter() - start, self.arch, schedule, seed)
+        return Run(
+            log.findings, counters, time.perf_counter() - start, self.arch, schedule, seed, tuple(accesses)
+        )
 
     _backup: list[Any] = field(default_factory=list)
 
@@ -150,7 +188,8 @@ class Kernel:
         return HostPlan(self.lowered)
 
     def _launch_all(
-        self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool
+        self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool,
+        accesses: list[Access] | None,
     ) -> None:
         self._backup = [] if fine else [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
         memory = GlobalMemory()
@@ -184,11 +223,15 @@ class Kernel:
                 tmem_names=self.lowered.tmem_names, numerics=numerics,
             )  # fmt: skip
             machine.written = _written(memory, launch, program)
+            if accesses is not None:
+                machine.statistics = AccessStatistics()
             box.append(machine)
             try:
                 machine.run()
             except DeviceFault as fault:
                 self._report_fault(machine, log, fault)
+            if accesses is not None:
+                _collect_accesses(machine, log, accesses, counters)
             self.tmem_columns = max(self.tmem_columns, machine.tmem_columns)
             for name, n in machine.counters.items():
                 counters[name] = counters.get(name, 0) + n
@@ -247,6 +290,33 @@ def _written(memory: GlobalMemory, launch: Launch, program: Program) -> dict[int
                 if segment.base <= value < segment.base + max(1, segment.nbytes):
                     out[segment.index] = True
     return out
+
+
+def _collect_accesses(machine: Machine, log: FindingLog, accesses: list[Access], counters: dict[str, int]) -> None:
+    """Turn the statistics of a launch into :class:`Access` rows, counters and lint."""
+    statistics = machine.statistics
+    for space, table in (("shared", statistics.shared), ("global", statistics.global_)):
+        merged: dict[tuple[SourceLocation | None, bool], Access] = {}
+        unit = "wavefronts" if space == "shared" else "sectors"
+        for site, totals in table.items():
+            location, write = machine.location(site // 2), bool(site % 2)
+            old = merged.get((location, write))
+            row = Access(location, space, write, totals.requests, totals.passes, totals.ideal, totals.degree, totals.bank, totals.lanes)
+            if old is not None:
+                worst = max(row, old, key=lambda a: a.degree)
+                row = Access(
+                    location, space, write, old.requests + row.requests, old.passes + row.passes, old.ideal + row.ideal,
+                    worst.degree, worst.bank, worst.lanes,
+                )  # fmt: skip
+            merged[location, write] = row
+        for row in merged.values():
+            counters[f"{space}.requests"] = counters.get(f"{space}.requests", 0) + row.requests
+            counters[f"{space}.{unit}"] = counters.get(f"{space}.{unit}", 0) + row.passes
+            counters[f"{space}.{unit}.ideal"] = counters.get(f"{space}.{unit}.ideal", 0) + row.ideal
+        accesses += merged.values()
+    for site, problem in statistics.problems():
+        location = machine.location(site // 2)
+        log.add(problem.at((location,) if location is not None else ()))
 
 
 def _granule(array: np.ndarray) -> int:

@@ -278,6 +278,8 @@ def ld_shared(t: Threads, dtype: str, address: Any) -> Any:
     hb = t.cta.cluster.hb
     if hb is not None:
         hb.smem_read(t.hb_lanes(), t.cta.rank, active, size, t.rd_site)
+    if t.cta.machine.statistics is not None:
+        count_access(t, True, active, size, False)
     raw = t.cta.view(np_type)[active // size]
     return to_lanes(_spread(t, address, raw), dtype)
 
@@ -293,6 +295,8 @@ def st_shared(t: Threads, dtype: str, address: Any, value: Any) -> None:
     hb = t.cta.cluster.hb
     if hb is not None:
         hb.smem_write(t.hb_lanes(), t.cta.rank, active, size, t.rd_site)
+    if t.cta.machine.statistics is not None:
+        count_access(t, True, active, size, True)
     t.cta.view(np_type)[active // size] = from_lanes(t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type)
     t.cta.machine.progress += 1
 
@@ -313,6 +317,29 @@ def remote(t: Threads, address: Any) -> Any:
             raise DeviceFault("smem.mixed-ranks", "lanes of one instruction access the shared memory of different CTAs", "the emulator needs one CTA rank per instruction", site=t.site)
         return cta, address & OFFSET_MASK
     return t.cta.cluster.resolve(int(address), "access")
+
+
+def count_access(t: Threads, shared: bool, offsets: Any, size: int, write: bool) -> None:
+    """Bank conflicts or sectors of an access, warp by warp; ``offsets`` holds the active lanes' byte offsets."""
+    statistics = t.cta.machine.statistics
+    site = 2 * t.site + write
+    add = statistics.add_shared if shared else statistics.add_global
+    if t.lane is not None or not (isinstance(offsets, ndarray) and offsets.ndim):
+        one = np.asarray(offsets, dtype=np.int64).reshape(-1)[:1]
+        for _ in t.active_warps():
+            add(site, one, size)
+        return
+    if t.mask is None:
+        for row in offsets.reshape(-1, 32):
+            add(site, row, size)
+        return
+    lanes_ = np.flatnonzero(t.mask)
+    for warp in np.unique(lanes_ // 32).tolist():
+        mine = lanes_ // 32 == warp
+        if shared:
+            statistics.add_shared(site, offsets[mine], size, lanes_[mine] % 32)
+        else:
+            statistics.add_global(site, offsets[mine], size)
 
 
 def access(t: Threads, np_type: np.dtype, pointer: Any, space: str, write: bool, atomic: bool = False) -> tuple[ndarray, Any, Any]:
@@ -336,10 +363,14 @@ def access(t: Threads, np_type: np.dtype, pointer: Any, space: str, write: bool,
             cta.check_shared(lo, hi + size, what)
         if hb is not None:
             (hb.smem_write if write else hb.smem_read)(t.hb_lanes(), cta.rank, offsets, size, t.rd_site, atomic=atomic)
+        if t.cta.machine.statistics is not None:
+            count_access(t, True, offsets, size, write)
         return cta.view(np_type), offsets // size, offsets
     segment, offsets = t.cta.machine.memory.locate(active, size, what)
     if hb is not None:
         (hb.gmem_write if write else hb.gmem_read)(t.hb_lanes(), segment.index, offsets, size, t.rd_site, atomic=atomic)
+    if t.cta.machine.statistics is not None:
+        count_access(t, False, offsets, size, write)
     return segment.view(np_type), offsets // size, offsets
 
 
@@ -395,6 +426,8 @@ def ld_tensor(t: Threads, dtype: str, pointer: int, index: Any) -> Any:
     hb = t.cta.cluster.hb
     if hb is not None and t.cta.machine.written.get(segment.index, True):
         hb.gmem_read(t.hb_lanes(), segment.index, active * np_type.itemsize, np_type.itemsize, t.rd_site)
+    if t.cta.machine.statistics is not None:
+        count_access(t, False, active * np_type.itemsize, np_type.itemsize, False)
     return to_lanes(_spread(t, index, view[active]), dtype)
 
 
@@ -409,6 +442,8 @@ def st_tensor(t: Threads, dtype: str, pointer: int, index: Any, value: Any) -> N
     hb = t.cta.cluster.hb
     if hb is not None:
         hb.gmem_write(t.hb_lanes(), segment.index, active * np_type.itemsize, np_type.itemsize, t.rd_site)
+    if t.cta.machine.statistics is not None:
+        count_access(t, False, active * np_type.itemsize, np_type.itemsize, True)
     view[active] = from_lanes(t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type)
     t.cta.machine.progress += 1
 

@@ -140,6 +140,7 @@ class Machine:
         self.steps = 0
         self.running: Strand | None = None
         self.written: dict[int, bool] = {}
+        self.statistics: Any = None  # AccessStatistics when the launch is profiled
         self.partitions: dict[Any, list[list[int]]] = {}
         self.idle_rounds = 0  # rounds in which polling strands ran although nothing had happened
         self.idle_since = -1  # progress at the first of these rounds

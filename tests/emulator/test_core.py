@@ -320,3 +320,65 @@ def test_same_seed_same_run():
 def test_unknown_schedule():
     with pytest.raises(ValueError, match="late, eager, random"):
         emulator.compile(add_kernel(10, 32)).run(np.zeros(10, np.float32), schedule="soon")
+
+
+# ---------------------------------------------------------------------------------------------- profile
+
+
+def test_profile_counts_conflicts_and_sectors_on_the_learners_lines():
+    """A 32x32 transpose through unpadded shared memory: 32-way conflicts on the column read, whole sectors outside."""
+
+    @T.prim_func
+    def transpose(A: T.Buffer((32, 32), "float32"), D: T.Buffer((32, 32), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        tx = T.thread_id([32])
+        s = T.alloc_shared((32, 32), "float32")
+        for i in T.serial(32):
+            s[i, tx] = A[i, tx]
+        T.cuda.cta_sync()
+        for i in T.serial(32):
+            D[i, tx] = s[tx, i]
+
+    a = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
+    d = np.zeros_like(a)
+    run = emulator.compile(transpose).run(a, d, profile=True)
+    np.testing.assert_array_equal(d, a.T)
+    assert run.ok
+    shared = sorted((x for x in run.accesses if x.space == "shared"), key=lambda x: x.passes)
+    assert [(x.requests, x.passes, x.ideal, x.degree) for x in shared] == [(32, 32, 32, 1), (32, 1024, 32, 32)]
+    assert all(x.per_request == 4 for x in run.accesses if x.space == "global")
+    assert run.counters["shared.wavefronts"] == 1056
+    lint = one(run.findings, "smem.bank-conflict")
+    assert lint.strength == "lint"
+    assert lint.locations[0] == shared[1].location
+
+
+def test_a_strided_access_takes_more_sectors():
+    @T.prim_func
+    def strided(A: T.Buffer((32 * 32,), "float32"), D: T.Buffer((32,), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        tx = T.thread_id([32])
+        D[tx] = A[tx * 32]
+
+    run = emulator.compile(strided).run(np.zeros(1024, np.float32), np.zeros(32, np.float32), profile=True)
+    assert sorted(x.per_request for x in run.accesses) == [4, 32]
+    assert one(run.findings, "gmem.uncoalesced").strength == "lint"
+
+
+def test_a_partly_filled_warp_takes_part_in_barriers():
+    @T.prim_func
+    def odd(D: T.Buffer((100,), "int32")):
+        T.device_entry()
+        T.cta_id([1])
+        tx = T.thread_id([100])
+        s = T.alloc_shared((100,), "int32")
+        s[tx] = tx
+        T.cuda.cta_sync()
+        D[tx] = s[99 - tx]
+
+    d = np.zeros(100, np.int32)
+    run = emulator.run(odd, d)
+    assert run.findings == ()
+    assert d.tolist() == list(range(99, -1, -1))
