@@ -619,7 +619,10 @@ class Translator:
 
     def x_Cast(self, e: Any) -> Val:
         a = self.expr(e.value)
-        return self.cast(a, self.dtype_of(e))
+        dtype = self.dtype_of(e)
+        if is_float(a.dtype) and is_float(dtype) and a.dtype != dtype:
+            self.note("cvt")
+        return self.cast(a, dtype)
 
     def cast(self, a: Val, dtype: str) -> Val:
         """C-style conversion."""
@@ -1027,6 +1030,8 @@ class Translator:
         if entry is None:
             raise self.unsupported(f"device function {name}")
         codes = [self.ref_code(a) if a.ref is not None else a.code for a in args]
+        if "cast" in name:
+            self.note("cvt")
         fn = self.const(name, self.bind(entry, Mods()))
         self.emit(f"{self.t}.site = {self.site}")
         if entry.pure:
@@ -1172,6 +1177,8 @@ class Translator:
     def memory_op(name: str, tokens: tuple[str, ...]) -> str | None:
         """``ld.shared`` and the like for PTX loads and stores, ``tcgen05.wait::ld`` for waits, None for arithmetic."""
         base = name.removeprefix("tirx.ptx.")
+        if base.startswith("cvt"):
+            return "cvt"
         if base == "tcgen05_wait":
             return f"tcgen05.{tokens[0]}"
         if base.split("_")[0] not in ("ld", "st"):

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from emulator.checks.events import ORDER, BarrierOrder, Event
-from emulator.checks.findings import Finding, FindingLog, SourceLocation, Strength
+from emulator.checks.findings import Finding, FindingLog, SourceLocation, Strength, base_name, words
 from emulator.checks.shadow import Shadow
 
 if TYPE_CHECKING:
     from emulator.checks.happens_before import ClusterOrder
 
 _REPEATS = 32  # reports of one pair of statements that are spelled out (their buffers may differ)
+_PAIRS = 1024  # the same, of pairs of warps
 
 _CHECK_PHASE = " Check its initial phase and when it flips."
 Uninitialised = Strength | str | Mapping[str, Strength | str]
 _SPACE = {"smem": "SMEM", "tmem": "TMEM", "gmem": "global memory"}
+
+
+class Group:
+    """Conflicts that are one mistake: of the same two lines, in the same buffer.
+
+    Attributes:
+        earlier, later: (CTA, warp) of everybody who took part.
+        granule, count: of the conflict at the lowest place.
+    """
+
+    def __init__(self) -> None:
+        self.earlier: set[tuple[int, int]] = set()
+        self.later: set[tuple[int, int]] = set()
+        self.granule = -1
+        self.count = 0
+
+    def add(self, c: Conflict) -> None:
+        self.earlier.add(_cta_and_warp(c.earlier))
+        self.later.add(_cta_and_warp(c.later))
+        if self.granule < 0 or c.granule < self.granule:
+            self.granule, self.count = c.granule, c.count
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,7 @@ class Conflict:
     granule: int
     count: int
     lanes: tuple[int, ...]
+    group: Group = field(default_factory=Group)
 
 
 class Reporter:
@@ -64,6 +87,8 @@ class Reporter:
             set()
         )  # (cluster, column) of asynchronous accesses in a race
         self._seen: dict[tuple[Any, ...], int] = {}
+        self._pairs: dict[tuple[Any, ...], set[tuple[int, int]]] = {}
+        self._groups: dict[tuple[Any, ...], Group] = {}
 
     def wants(self, relation: str, earlier: Event, later: Event, site: int, space: str) -> bool:
         """Whether another report of this pair of statements would add anything."""
@@ -72,12 +97,22 @@ class Reporter:
         key = (relation, earlier.site, earlier.kind, site, later.kind, space)
         count = self._seen.get(key, 0)
         self._seen[key] = count + 1
+        pairs = self._pairs.setdefault(key, set())
+        if (earlier.w, later.w) not in pairs and len(pairs) < _PAIRS:
+            pairs.add((earlier.w, later.w))
+            return True
         return count < _REPEATS
 
     # ---------------------------------------- conflicts
 
     def conflict(self, c: Conflict) -> None:
-        """Report one conflict."""
+        """Report one conflict, together with those of the same lines and buffer so far."""
+        kinds = (c.earlier.kind.name, c.earlier.kind.via, c.later.kind.name, c.later.kind.via)
+        lines = (self.sites[c.earlier_site], self.sites[c.later_site])
+        key = (c.relation, *kinds, *lines, base_name(self._place(c)[1]), c.earlier.cl is c.cluster)
+        group = self._groups.setdefault(key, Group())
+        group.add(c)
+        c = replace(c, group=group, granule=group.granule, count=group.count)
         if c.relation == "unwritten":
             self._unwritten(c)
         elif c.relation == "proxy":
@@ -173,9 +208,7 @@ class Reporter:
         if c.later.kind.name == "tcgen05.mma" or c.later.kind.via == "wgmma":
             message += (
                 "Hardware often forgives it here, because a barrier usually drains the writes before "
-                "the tensor core "
-                "fetches its operands; other kernels that omitted this fence were measured to be "
-                "nondeterministic."
+                "the tensor core fetches its operands; the ISA does not promise that."
             )
         else:
             message += f"The copy engine does not wait for {what} writes of the generic proxy by itself."
@@ -477,17 +510,20 @@ class Reporter:
         return text if cl.ctas == 1 else f"{text} of CTA {cl.cta_ids[cl.cta_of(w)]}"
 
     def _first(self, c: Conflict) -> str:
-        return self._who(c.earlier, c.earlier_site, c.cluster)
+        return self._who(c.earlier, c.earlier_site, c.cluster, c.group.earlier)
 
     def _second(self, c: Conflict) -> str:
-        return self._who(c.later, c.later_site, c.cluster)
+        return self._who(c.later, c.later_site, c.cluster, c.group.later)
 
-    def _who(self, event: Event, site: int, view: ClusterOrder) -> str:
+    def _who(
+        self, event: Event, site: int, view: ClusterOrder, all_of_them: Iterable[tuple[int, int]] = ()
+    ) -> str:
         """The access in words, e.g. "the TMA load issued by warp 2 at line 41"."""
         cl = event.cl
-        warp = self._warp(event.w, cl)
-        if cl is not view and cl.ctas == 1:
-            warp += f" of CTA {cl.cta_ids[0]}"
+        who = set(all_of_them) | {_cta_and_warp(event)}
+        warp = words((w for _, w in who), "warp", "warps")
+        if cl.ctas > 1 or cl is not view:
+            warp += " of " + words((cta for cta, _ in who), "CTA", "CTAs")
         via, name = event.kind.via, event.kind.name
         if via == "mbarrier" and name.startswith("cp.async.bulk.tensor"):
             name, verb = "the TMA load", "issued by"
@@ -529,10 +565,12 @@ class Reporter:
             ],
         }
         cta = c.cluster.cta_ids[c.cluster.cta_of(c.later.w)]
-        warps = tuple(dict.fromkeys(e.w % e.cl.warps_per_cta for e in events))
+        parts = [c.group.later] if alone else [c.group.later, c.group.earlier]
+        warps = tuple(dict.fromkeys(w for part in parts for w in sorted({warp for _, warp in part})))
         locations = self._locations(*((c.later_site,) if alone else (c.later_site, c.earlier_site)))
         kept = tuple(n for n in dict.fromkeys(names) if n)
-        self.log.add(Finding(code, strength, message, fix, locations, kept, cta, warps, c.lanes, data))
+        finding = Finding(code, strength, message, fix, locations, kept, cta, warps, c.lanes, data)
+        self.log.add(finding, covers=True)
 
     def _plain(
         self, code: str, strength: Strength, message: str, fix: str, sites: tuple[int, ...], names: tuple[str,
@@ -548,6 +586,13 @@ class Reporter:
     def _locations(self, *sites: int) -> tuple[SourceLocation, ...]:
         found = (self.sites[site] for site in sites)
         return tuple(dict.fromkeys(location for location in found if location is not None))
+
+
+def _cta_and_warp(event: Event) -> tuple[int, int]:
+    cl = event.cl
+    if cl is None:  # the event that stands for "never written"
+        return 0, 0
+    return cl.cta_ids[cl.cta_of(event.w)], event.w % cl.warps_per_cta
 
 
 def _issue_known(c: Conflict) -> bool:
