@@ -162,8 +162,8 @@ def doctor(plain: bool) -> None:
 
     findings = examine()
     for finding in findings:
-        mark = ("ok " if finding.good else "-- ") if plain else ("✓ " if finding.good else "✗ ")
-        _echo(f"{mark}{finding.name}: {finding.text}")
+        plain_mark, mark = ("ok", "✓") if finding.good else ("--", "–") if finding.optional else ("NO", "✗")
+        _echo(f"{plain_mark if plain else mark} {finding.name}: {finding.text}")
     sys.exit(EXIT_FULL_MARKS if all(f.good or f.optional for f in findings) else EXIT_MACHINE)
 
 

@@ -13,7 +13,7 @@ from autograder.report.model import Evidence, Fault, Location
 from autograder.runner.process import Child, ChildEnded, End
 from autograder.submission import Submission
 
-SNAPSHOT_NAME = "kernel.py"
+SNAPSHOT = "snapshot/kernel.py"  # the end of the path under which a submission runs
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,9 @@ class Diagnosis:
 
     def location(self, file: str, line: int) -> Location:
         """A line of the snapshot as the learner's own; a line of any other file as it is."""
-        name = file.rsplit("/", 1)[-1]
-        if name == SNAPSHOT_NAME:
+        if file.endswith(SNAPSHOT):
             return self.learner_line(line)
-        return Location(file=name, line=max(1, line))
+        return Location(file=file.rsplit("/", 1)[-1], line=max(1, line))
 
     def learner_line(self, line: int) -> Location:
         """A line of the submission's source, with its text."""
@@ -168,7 +167,7 @@ class Diagnosis:
     def _rejected(self, text: str, line: int | None) -> Failure:
         """TVM's parser rejected the kernel: its own words, at the learner's line."""
         found = _DIAGNOSTIC.search(text)
-        if found and found["file"].endswith("kernel.py"):
+        if found and found["file"].endswith(SNAPSHOT):
             return yours(f"TVM: {one_line(found['message'])}", "", self._here(int(found["line"])))
         return yours(f"TVM: {self._words(text)}", "", self._here(line))
 
@@ -178,7 +177,7 @@ class Diagnosis:
 
     def own_name(self, text: str) -> str:
         """The text with the snapshot's path replaced by the name that the learner knows."""
-        return re.sub(r"[^\s'\"]*/snapshot/kernel\.py", self.submission.name, text)
+        return re.sub(rf"[^\s'\"]*/{re.escape(SNAPSHOT)}", self.submission.name, text)
 
     def refusal(self, header: dict[str, Any]) -> Failure:
         """The machine's process does not run the PrimFunc."""

@@ -145,6 +145,8 @@ def _compile(session: _Session, pump: Pump, machine: Child, graph: bytes) -> Non
         raise Stopped(session.diagnosis.refusal(answer.header))
     session.outcome.resources = answer.header["resources"]
     session.outcome.operations = answer.header["operations"]
+    session.outcome.parameters = answer.header["parameters"]
+    session.outcome.planned = len(session.cases)
     session.seconds["lower"] = answer.header["seconds"]
 
 

@@ -44,13 +44,19 @@ class CaseRun:
 
 @dataclass
 class Outcome:
-    """Everything a grade has seen. `build_failure` and `run_failure` tell how far it came."""
+    """Everything a grade has seen. `build_failure` and `run_failure` tell how far it came.
+
+    `operations` and `parameters` are the lowered kernel's, under the learner's own names; `planned` is the
+    number of launches that there should be.
+    """
 
     diagnosis: Diagnosis
     build_failure: Failure | None = None
     run_failure: Failure | None = None
     resources: dict[str, int] | None = None
     operations: list[dict[str, Any]] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    planned: int = 0
     runs: list[CaseRun] = field(default_factory=list)
 
     @property
@@ -79,8 +85,14 @@ class Outcome:
 
     @property
     def output(self) -> str:
-        """Name of the output tensor."""
+        """Name of the output tensor in the exercise."""
         return next(t.name for t in self.exercise.tensors if t.role == "output")
+
+    def lines_on_output(self, instructions: tuple[str, ...] = ("",)) -> list[Location]:
+        """The lines that touch the output, whatever the learner calls it, with one of these instructions."""
+        place = next(i for i, t in enumerate(self.exercise.tensors) if t.role == "output")
+        own = self.parameters[place] if place < len(self.parameters) else self.output
+        return self.lines(lambda name, buffers: name.startswith(instructions) and own in buffers)
 
     @property
     def failure(self) -> Failure | None:

@@ -22,9 +22,7 @@ def correctness(check: Check, outcome: Outcome) -> CheckResult:
     early = unless_run(check, outcome)
     if early is not None:
         return early
-    planned = len(outcome.runs)
-    if failure is not None:  # it stopped between two cases
-        planned = len(outcome.exercise.cases)
+    planned = max(outcome.planned, len(outcome.runs))
     right = [run for run in outcome.runs if run.correct]
     evidence = [_evidence(run, outcome) for run in outcome.runs if not run.correct]
     evidence.sort(key=lambda e: not e.fix)  # the case that explains the mistake comes first, with its lines
@@ -79,10 +77,8 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
 def suspects(outcome: Outcome, suspect: str) -> list[Location]:
     """The lines where a mistake of this sort can be: where the output is stored, where the sum leaves the
     tensor core and is cast, or where the operands are filled and multiplied.
-
-    The learner's own tensors are told from the exercise's by their names in the lowered program.
     """
-    stores = outcome.lines(lambda name, buffers: name.startswith(STORES) and outcome.output in buffers)
+    stores = outcome.lines_on_output(STORES)
     if suspect == "store":
         return stores
     if suspect == "cast":

@@ -25,7 +25,7 @@ def mechanism(check: Check, outcome: Outcome) -> CheckResult:
         for name, seen in missing.items()
     ]
     if not any(e.locations for e in evidence):
-        evidence[0].locations = outcome.lines(lambda _, buffers: outcome.output in buffers)
+        evidence[0].locations = outcome.lines_on_output()
     return result(check, Verdict.FAIL, 0, f"missing: {', '.join(missing)}", evidence)
 
 

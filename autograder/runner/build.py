@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.diagnosis import Diagnosis, Stopped, machines, with_last_line
+from autograder.diagnosis import SNAPSHOT, Diagnosis, Stopped, machines, with_last_line
 from autograder.runner.process import Child, ChildEnded, Pump
 
 MAX_GRAPH_BYTES = 64 << 20
@@ -11,7 +11,8 @@ MAX_GRAPH_BYTES = 64 << 20
 def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
     """Start the process that gets one immutable snapshot of the submission's source, and nothing else."""
     exercise, limits = diagnosis.exercise, diagnosis.limits
-    source, work = pump.private_folder("snapshot") / "kernel.py", pump.private_folder("builder")
+    folder, name = SNAPSHOT.split("/")
+    source, work = pump.private_folder(folder) / name, pump.private_folder("builder")
     source.write_bytes(diagnosis.submission.source.encode())
     source.chmod(0o444)
     builder = pump.start(

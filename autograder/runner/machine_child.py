@@ -68,19 +68,18 @@ def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
     try:
         prim_func = load(frame.raw.decode())
         buffers = _buffers(prim_func)
+        names = [str(parameter.name) for parameter in prim_func.params]
     except (NotAKernel, UnicodeDecodeError) as error:
         return _answer(out, {"stage": "refused", "kind": "unreadable", "message": str(error)})
-    if buffers != [{k: t[k] for k in ("dtype", "shape")} for t in frame.header["tensors"]]:
-        return _answer(
-            out, {"stage": "refused", "kind": "buffers", "buffers": _buffers(prim_func, named=True)}
-        )
+    if buffers != [{key: t[key] for key in ("dtype", "shape")} for t in frame.header["tensors"]]:
+        return _answer(out, {"stage": "refused", "kind": "buffers", "buffers": _named(buffers, names)})
     try:
         kernel = emulator.compile(prim_func, arch=frame.header["arch"])
     except emulator.EmulatorError as error:
         return _answer(out, {"stage": "refused", **_describe(emulator, error)})
     seconds = time.perf_counter() - started
-    header = {"resources": _resources(kernel), "operations": _operations(kernel), "seconds": seconds}
-    _answer(out, {"stage": "compiled", **header})
+    header = {"resources": _resources(kernel), "operations": _operations(kernel), "parameters": names}
+    _answer(out, {"stage": "compiled", "seconds": seconds, **header})
     return kernel
 
 
@@ -157,7 +156,11 @@ def _operations(kernel: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _buffers(prim_func: Any, named: bool = False) -> list[dict[str, Any]]:
+def _named(buffers: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    return [{"name": name, **buffer} for name, buffer in zip(names, buffers, strict=True)]
+
+
+def _buffers(prim_func: Any) -> list[dict[str, Any]]:
     """dtype and shape of each parameter's buffer, in order; a parameter without a buffer has neither.
 
     Raises:
@@ -173,11 +176,11 @@ def _buffers(prim_func: Any, named: bool = False) -> list[dict[str, Any]]:
     for parameter in prim_func.params:
         shape, dtype = getattr(parameter, "shape", None), getattr(parameter, "dtype", None)
         is_buffer = shape is not None and type(parameter.ty).__name__ == "BufferType"
-        entry: dict[str, Any] = {
+        buffer = {
             "dtype": str(dtype) if is_buffer else None,
             "shape": [_extent(extent) for extent in shape or ()] if is_buffer else None,
         }
-        buffers.append({"name": str(parameter.name), **entry} if named else entry)
+        buffers.append(buffer)
     return buffers
 
 

@@ -71,6 +71,8 @@ def make(exercise: Exercise) -> Make:
             answers=ANSWERS if answers is None else answers,
         )
         outcome = Outcome(Diagnosis(exercise, submission, Limits()), build_failure, run_failure, resources)
+        outcome.planned = len(exercise.cases)
+        outcome.parameters = ["A", "B", "out"]
         for number, case in enumerate(exercise.cases[:cases]):
             fields = {"counters": COUNTERS, "comparison": RIGHT, **runs(number)}
             outcome.runs.append(CaseRun(case.id, case.title, **fields))
@@ -104,14 +106,14 @@ def test_each_case_is_worth_the_same(make: Make) -> None:
 
 
 OPERATIONS = [
-    {"file": "kernel.py", "line": line, "instruction": instruction, "names": names}
+    {"file": "/t/snapshot/kernel.py", "line": line, "instruction": instruction, "names": names}
     for line, instruction, names in [
         (1, "tcgen05.alloc", ["slot"]),
         (2, "st.shared", ["A_smem"]),
         (3, "tcgen05.mma", ["A_smem", "B_smem"]),
         (4, "tcgen05.ld", []),
         (5, "st.global", ["scratch"]),
-        (6, "st.global", ["D"]),
+        (6, "st.global", ["out"]),
     ]
 ]
 
@@ -201,7 +203,7 @@ def test_lint_costs_nothing(make: Make) -> None:
 
 
 def test_the_same_code_at_two_places_is_two_findings(make: Make) -> None:
-    both = [finding(), finding(locations=[{"file": "kernel.py", "line": 1}]), finding()]
+    both = [finding(), finding(locations=[{"file": "/t/snapshot/kernel.py", "line": 1}]), finding()]
     assert len(results(make(lambda n: {"findings": both}))["synchronization"].evidence) == 2
 
 

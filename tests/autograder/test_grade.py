@@ -56,7 +56,7 @@ def test_everything_that_can_be_wrong_arrives(graded: Callable[..., GradeReport]
     report = graded(
         "if schedule == 'eager': d[5, 6] = -1000\n"
         "if schedule == 'late': b[3] = 0\n"
-        "place = {'file': '/s/kernel.py', 'line': 13}\n"
+        "place = {'file': '/s/snapshot/kernel.py', 'line': 13}\n"
         "run.findings = (Finding(code='race.x', strength='race', locations=[place]),)\n"
         "run.counters = {**run.counters, 'tcgen05.dealloc': 0}\n"
         "self.resources = {**self.resources, 'tmem_columns': 512}"
@@ -77,7 +77,9 @@ def test_everything_that_can_be_wrong_arrives(graded: Callable[..., GradeReport]
 
 def test_an_unknown_instruction_is_not_the_learners_fault(graded: Callable[..., GradeReport]) -> None:
     report = graded(
-        compile="e = UnsupportedInstruction('no wgmma here'); e.location = Place('/x/kernel.py', 11); raise e"
+        compile="e = UnsupportedInstruction('no wgmma here')\n"
+        "    e.location = Place('/x/snapshot/kernel.py', 11)\n"
+        "    raise e"
     )
     build = of(report, "build")
     assert (build.verdict, build.fault) == (Verdict.ERROR, Fault.GRADER)
