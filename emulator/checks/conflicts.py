@@ -285,6 +285,8 @@ class ConflictChecker:
             if not self.knows(other, event):
                 if not (other.atomic and event.atomic):
                     relation = "write-write" if other.writes else "read-write"
+                    if last is self.detector.unwritten and not other.writes:
+                        relation = "too-early"  # it has read what is written only now
                     self._problems.append((relation, other, event, state))
                     unordered_read = True
             elif self._plane == TCGEN05 and other.w != event.w:
@@ -407,6 +409,9 @@ class ConflictChecker:
         lanes: tuple[int, ...],
     ) -> None:
         earlier_site = earlier.site_at(shadow, granule)
+        if relation == "too-early":
+            relation, earlier, later, earlier_site, site = "write-read", later, earlier, site, earlier_site
+            lanes = ()
         self.detector.reporter.conflict(
             Conflict(self.order, relation, earlier, later, earlier_site, site, shadow, granule, count, lanes)
         )

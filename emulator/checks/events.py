@@ -136,13 +136,14 @@ class BarrierOrder:
         history: clock that a wait for completed phase ``n`` acquires, the most recent phases only.
         init_warp, init_epoch, fence_epoch: its initializer, when, and that warp's next fence (-1: none).
         visible, async_visible: warps whose (asynchronous) uses were checked against the init, as bits.
+        fenced_for: warps that learnt of the fenced init through barrier.cluster, as bits.
         arriver: the only warp that arrived in this phase, -1 nobody yet, -2 several or a commit.
         arrive_sites: latest arrive statement of each warp. last_site: of anybody, commits included.
         waits: per warp (completed phases that its latest wait proved, its time then, statement).
     """
 
     __slots__ = (
-        "arrive_sites", "arriver", "async_visible", "cl", "col", "completed", "cta", "fence_epoch", "foreign",
+        "arrive_sites", "arriver", "async_visible", "cl", "col", "completed", "cta", "fence_epoch", "fenced_for", "foreign",
         "history", "init_epoch", "init_site", "init_warp", "last_site", "offset", "pending", "visible",
         "waits",
     )  # fmt: skip
@@ -163,6 +164,7 @@ class BarrierOrder:
         self.init_site = site
         self.visible = 1 << warp
         self.async_visible = 0
+        self.fenced_for = 0
         self.foreign: dict[Any, Clock] | None = None
         self.arriver = -1
         self.arrive_sites: dict[int, int] = {}

@@ -238,10 +238,12 @@ class ClusterOrder:
         self.stray_bulk_waits: dict[int, int] = {}
         self._in_flight: list[dict[int, Event]] = [{} for _ in range(ctas)]
         # Per CTA: the latest use of its SMEM by each warp of another CTA (time, statement, instruction)
-        self._remote: list[dict[int, tuple[int, int, str]]] = [{} for _ in range(ctas)]
+        self._remote: list[dict[int, tuple[int, int, str, tuple[int, ...]]]] = [{} for _ in range(ctas)]
         self._alive = [warps_per_cta] * ctas
         self._exit_clock: list[Clock] = [np.zeros((PLANES, 0), np.int32) for _ in range(ctas)]
         self._unfenced_inits: list[list[BarrierOrder]] = [[] for _ in range(warps)]
+        self._fenced_inits: list[list[BarrierOrder]] = [[] for _ in range(warps)]
+        self._cluster_inits: tuple[list[BarrierOrder], list[BarrierOrder]] = ([], [])  # arriving, complete
         self.grid = GridOrder(self, warps)
         self.checker = ConflictChecker(self)
 
@@ -746,7 +748,7 @@ class ClusterOrder:
             bar.async_visible |= bit
             row = self.rows[w]
             fenced = bar.fence_epoch >= 0 and (
-                w == bar.init_warp or row.item(ORDER, bar.init_warp) > bar.fence_epoch
+                bar.fenced_for & bit or w == bar.init_warp or row.item(ORDER, bar.init_warp) > bar.fence_epoch
             )
             if not fenced and row.item(PROXY_SMEM, bar.init_warp) < bar.init_epoch:
                 self.detector.reporter.init_not_fenced(self, bar, w, site, what)
@@ -788,8 +790,14 @@ class ClusterOrder:
         self.bar_sync(range(first, first + self.warps_per_cta), cta, 0, site)
 
     def cluster_arrive(self, warps: Sequence[int], site: int = 0, release: bool = True) -> None:
-        """barrier.cluster.arrive; ``release=False`` for .relaxed."""
+        """barrier.cluster.arrive; ``release=False`` for .relaxed.
+
+        A relaxed arrive after fence.mbarrier_init still hands on the inits before the fence (PTX ISA, "membar /
+        fence": the fence exists for exactly this sequence).
+        """
         for w in warps:
+            self._cluster_inits[0].extend(self._fenced_inits[w])
+            self._fenced_inits[w] = []
             if release:
                 row = self.rows[w]
                 self._cluster_pending = (
@@ -801,11 +809,17 @@ class ClusterOrder:
         """Every thread of the cluster has arrived."""
         self._cluster_done = self._cluster_pending
         self._cluster_pending = None
+        self._cluster_inits = ([], self._cluster_inits[0])
         if self.grid.active:
             self.grid.exchange(range(len(self.rows)))
 
     def cluster_wait(self, warps: Sequence[int], site: int = 0, acquire: bool = True) -> None:
         """barrier.cluster.wait returns."""
+        if acquire:
+            for bar in self._cluster_inits[1]:
+                for w in warps:
+                    bar.visible |= 1 << w
+                    bar.fenced_for |= 1 << w
         if acquire and self._cluster_done is not None:
             for w in warps:
                 join(self.rows[w], self._cluster_done)
@@ -836,6 +850,7 @@ class ClusterOrder:
             epoch = self.now[w].item(w)
             for bar in self._unfenced_inits[w]:
                 bar.fence_epoch = epoch
+            self._fenced_inits[w] += self._unfenced_inits[w]
             self._unfenced_inits[w] = []
 
     # ---------------------------------------- global memory order
@@ -861,7 +876,9 @@ class ClusterOrder:
         """Warps use the shared memory of a CTA: another CTA must be alive until then."""
         for w in warps:
             if w // self.warps_per_cta != cta:
-                self._remote[cta][w] = (self.now[w].item(w), site, what)
+                first = w - w % self.warps_per_cta
+                peers = tuple(self.now[v].item(v) for v in range(first, first + self.warps_per_cta))
+                self._remote[cta][w] = (self.now[w].item(w), site, what, peers)
                 if self._alive[cta] == 0:
                     self.detector.reporter.remote_after_exit(self, cta, w, site, what)
 
@@ -884,9 +901,11 @@ class ClusterOrder:
                         continue  # a race with it says more
                     if col >= len(known) or known.item(col) < event.epoch:
                         self.detector.reporter.pending_at_exit(self, cta, event, site)
-                for other, (epoch, where, what) in self._remote[cta].items():
+                for other, (epoch, where, what, peers) in self._remote[cta].items():
                     if known.item(other) < epoch:
-                        self.detector.reporter.remote_after_exit(self, cta, other, where, what)
+                        first = other - other % self.warps_per_cta
+                        late = any(known.item(first + i) > peer for i, peer in enumerate(peers))
+                        self.detector.reporter.remote_after_exit(self, cta, other, where, what, late)
 
     def finish(self) -> None:
         """The cluster is gone:

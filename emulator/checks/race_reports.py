@@ -485,15 +485,19 @@ class Reporter:
             {"missing": "wait before exit"},
         )
 
-    def remote_after_exit(self, cl: ClusterOrder, cta: int, w: int, site: int, what: str) -> None:
-        """A warp uses the shared memory of another CTA that need not be alive any more."""
+    def remote_after_exit(self, cl: ClusterOrder, cta: int, w: int, site: int, what: str, late: bool = False) -> None:
+        """A warp uses the shared memory of another CTA that need not be alive any more.
+
+        ``late``: that CTA returned only after it had heard from another warp of the user's CTA, which got there after
+        the use: a teardown between single warps, as kernels that ship have it, leaves no order but much time.
+        """
         message = (
             f"{what} by {self._warp(w, cl)} reaches the shared memory of CTA {cl.cta_ids[cta]}, and nothing "
             "keeps that CTA from returning first."
         )
         fix = "Put a cluster_sync (arrive and wait by all threads of both CTAs) before the CTAs return."
         data = {"missing": "cluster synchronization"}
-        self._plain("exit.remote-use", "race", message, fix, (site,), (), cl, w, data)
+        self._plain("exit.remote-use", "lint" if late else "race", message, fix, (site,), (), cl, w, data)
 
     # ---------------------------------------- words
 
@@ -590,7 +594,7 @@ class Reporter:
 
 def _cta_and_warp(event: Event) -> tuple[int, int]:
     cl = event.cl
-    if cl is None:  # the event that stands for "never written"
+    if event.epoch == 0:  # the event that stands for "never written"
         return 0, 0
     return cl.cta_ids[cl.cta_of(event.w)], event.w % cl.warps_per_cta
 
