@@ -16,6 +16,7 @@ import bisect
 import random
 from collections import deque
 from collections.abc import Callable, Generator, Hashable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,7 +159,10 @@ class Machine:
     # ------------------------------------------------------------------------------------------ names and reports
 
     def name_of_shared(self, offset: int) -> str:
-        """The declared buffer that contains a window offset, with the element index when it is not the first."""
+        """The declared buffer that contains a window offset, with the index of the element or of the tile.
+
+        Dimensions before the last two number whole tiles (the stages of a ring), whatever the layout of a tile is.
+        """
         byte = offset - POOL_BASE
         if offset >= STATIC_BASE:
             return f"static shared memory[byte {offset - STATIC_BASE}]"
@@ -168,12 +172,18 @@ class Machine:
                 best = r
         if best is None:
             return f"shared memory[byte {byte}]"
-        count = 1
-        for s in best.shape:
-            count *= s
-        size = max(1, (best.stop - best.start) // max(1, count))
-        index = (byte - best.start) // size
-        return f"{best.name}[{index}]" if count > 1 and len(best.shape) == 1 else best.name
+        shape = best.shape
+        if len(shape) == 2 or not all(shape):
+            return best.name  # rows and columns may be swizzled
+        outer = shape if len(shape) == 1 else shape[:-2]  # an element, or a stage of a ring
+        index = (byte - best.start) * prod(outer) // (best.stop - best.start)
+        if prod(outer) == 1:
+            return best.name
+        digits = []
+        for extent in reversed(outer):
+            index, digit = divmod(index, extent)
+            digits.append(str(digit))
+        return f"{best.name}[{', '.join(reversed(digits))}]"
 
     def name_of(self, space: str, index: int, byte: int) -> str:
         """Resolver for the race detector: names in the learner's words."""
