@@ -429,6 +429,8 @@ def fns(mods: Mods) -> Op:
 
     def scalar(mask: int, base: int, offset: int) -> int:
         mask, base = mask & M32, base & M32
+        if offset == -(1 << 31):
+            return 0  # |offset| does not exist in 32 bits; an H200 answers 0
         if offset == 0:
             return base if base < 32 and mask >> base & 1 else M32
         count, step, position = abs(offset), 1 if offset > 0 else -1, base

@@ -12,7 +12,7 @@ from emulator.instructions.registers import FLOATS, INTEGERS, is_vector, ndarray
 from emulator.instructions.registry import Mods, instruction
 from emulator.lanes import Value
 from emulator.numerics import convert
-from emulator.numerics.rounding import saturate
+from emulator.numerics.rounding import canonical_nan, saturate
 
 Op = Callable[..., Value]
 _INT_DTYPE = {name: np.dtype(("int" if signed else "uint") + str(bits)) for name, (bits, signed) in INTEGERS.items()}
@@ -73,16 +73,50 @@ def _float_to_float(mods: Mods) -> Callable[[ndarray], ndarray]:
         if rnd not in ("", "rn"):
             from emulator.numerics.rounding import round_float32
 
-            return lambda x: round_float32(_flush_wide(x) if ftz else x, rnd)  # type: ignore[arg-type]
+            return lambda x: round_float32(_flush_wide(x, rnd) if ftz else x, rnd)  # type: ignore[arg-type]
         return lambda x: (_flush_wide(x) if ftz else x).astype(np.float32)
     if dtype == "f16" and rnd in ("", "rn") and not satfinite and not relu:
         return lambda x: x.astype(np.float16)
     return partial(_narrow, fmt=dtype, rnd=rnd or "rn", satfinite=satfinite, relu=relu)
 
 
-def _flush_wide(x: ndarray) -> ndarray:
-    """float64 values below float32's normal range as zeros: ``.ftz`` looks before it rounds."""
-    return np.where(np.abs(x) < 2.0**-126, np.copysign(0.0, x), x)
+def _flush_wide(x: ndarray, rnd: str = "rn") -> ndarray:
+    """float64 values below float32's normal range as zeros.
+
+    Tiny is what stays below 2^-126 when it is rounded to 24 bits with an exponent of any size (IEEE 754, after rounding).
+    """
+    tiny = np.abs(x) < (2.0**-126 * (1 - 2.0**-25) if rnd in ("", "rn") else 2.0**-126)
+    return np.where(tiny, np.copysign(0.0, x), x)
+
+
+def _nan_of(dtype: str, atype: str, ftz: bool, rounds: bool, change: Callable[[ndarray], ndarray]) -> Callable[[ndarray], ndarray]:
+    """What a NaN becomes (H200): canonical, but f64 and the plain widening of bf16 and f32 keep sign and payload."""
+    if (dtype, atype) in (("f32", "f32"), ("f64", "f64")) and not ftz and not rounds or (dtype, atype) == ("f32", "f64"):
+        return change
+    if dtype == "f64":
+        if atype == "f16" or ftz:
+
+            def widened(x: ndarray) -> ndarray:
+                y = change(canonical_nan(x) if ftz else x)
+                return np.where(y != y, y + y, y)  # quiet
+
+            return widened
+        return change
+    if atype == "f64" and dtype in ("f16", "bf16"):
+        shift, exponent, quiet = (42, 0x7C00, 0x200) if dtype == "f16" else (45, 0x7F80, 0x40)
+        storage = FLOATS[dtype]
+
+        def narrowed(x: ndarray) -> ndarray:
+            y, nan = change(x), x != x
+            if not np.count_nonzero(nan):
+                return y
+            bits = x.view(np.uint64)
+            kept = (bits >> np.uint64(shift)).astype(np.uint16) & np.uint16(quiet - 1)
+            code = (bits >> np.uint64(48)).astype(np.uint16) & np.uint16(0x8000) | np.uint16(exponent | quiet) | kept
+            return np.where(nan, code.view(storage), y)
+
+        return narrowed
+    return lambda x: canonical_nan(change(x))
 
 
 def _narrow(x: ndarray, fmt: str, rnd: str, satfinite: bool, relu: bool) -> ndarray:
@@ -137,7 +171,7 @@ def _unit_interval(y: ndarray) -> ndarray:
 def _simple(dtype: str, atype: str) -> Op | None:
     """The exact and frequent conversions, without any array detour."""
     if dtype == "f32" and atype == "f16":
-        return lambda a: a.astype(np.float32)
+        return lambda a: canonical_nan(a.astype(np.float32))
     if dtype == "f32" and atype == "bf16":
         return lambda a: (
             (a.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -162,9 +196,11 @@ def cvt(mods: Mods) -> Op:
         simple = _simple(dtype, atype)
         if simple is not None:
             return simple
-    load, store = _loader(atype, "ftz" in mods), _storer(dtype)
+    # An H200 does not flush the source of a directed rounding to f16.
+    ftz = "ftz" in mods and not (dtype == "f16" and mods["rnd"] in ("rm", "rp"))
+    load, store = _loader(atype, ftz), _storer(dtype)
     if dtype in FLOATS:
-        change = _float_to_float(mods) if atype in FLOATS else _from_int(mods)
+        change = _nan_of(dtype, atype, "ftz" in mods, mods["rnd"].endswith("i"), _float_to_float(mods)) if atype in FLOATS else _from_int(mods)
         if "sat" in mods:
             inner = change
             return on_arrays(lambda a: store(_unit_interval(inner(load(a)))))
@@ -184,6 +220,7 @@ def _f32_pair(mods: Mods, fmt: str) -> Op:
             both = np.empty((len(hi), 2), dtype=np.float16)
             both[:, 0] = lo
             both[:, 1] = hi
+            both = canonical_nan(both)
             return both.view(np.uint32)[:, 0].astype(np.int64)
 
         return on_arrays(half2)

@@ -23,7 +23,7 @@ def _unboxed(fn: Callable[..., Any]) -> Op:
     """0-dimensional results as NumPy scalars."""
 
     def op(*operands: Value) -> Value:
-        y = fn(*operands)
+        y = rounding.canonical_nan(fn(*operands))
         return y if not isinstance(y, ndarray) or y.ndim else y[()]
 
     return op
@@ -41,14 +41,20 @@ def _f32(fn: Callable[..., Any], plain: Op, mods: Mods) -> Op:
 
     if mods["type"] == "f32x2":
         return elementwise(exact, "f32x2")
-    return exact if exact is plain and fn is not rounding.fma else _unboxed(exact)
+    return _unboxed(exact)
 
 
 def _f64(plain: Op, mods: Mods, name: str) -> Op:
     if mods["rnd"] not in ("", "rn"):
         raise unsupported(name, mods, "directed rounding of f64")
     forbid(name, mods, "ftz", "sat")
-    return plain
+
+    def op(a: Any, b: Any) -> Any:
+        y = plain(a, b)
+        both = (a != a) & (b != b)
+        return np.where(both, b + b, y)[()] if np.count_nonzero(both) else y  # the second NaN wins (H200)
+
+    return op
 
 
 def _mixed(op: Op, mods: Mods, count: int) -> Op:
@@ -153,6 +159,8 @@ instruction("ptx.ex2_half", pure=True)(_approximate(special.ex2, "ex2", halves=T
 
 def _sign(fn: Callable[[Any], Any]) -> Callable[[Mods], Op]:
     def build(mods: Mods) -> Op:
+        if mods["type"] == "f64":
+            return lambda a: np.where(a != a, a + a, fn(a))[()]  # a NaN becomes quiet and keeps its sign
         if "ftz" in mods:
             return float_op(lambda a: fn(flush_any(a)), mods["type"])
         return float_op(fn, mods["type"])
@@ -173,10 +181,20 @@ def copysign(mods: Mods) -> Op:
 # ---------------------------------------------------------------------------------------------- halves
 
 
+_MIN_NORMAL_F16 = np.array(2.0**-14, np.float16)
+
+
+def _tiny_products(y: ndarray, a: Any, b: Any) -> ndarray:
+    """Products that only the coarse grid of subnormals rounded up to 2^-14: tiny, so .ftz flushes them."""
+    exact = np.abs(np.asarray(a, np.float32) * np.asarray(b, np.float32))
+    return np.where(exact < np.float32(2.0**-14 * (1 - 2.0**-12)), np.copysign(np.zeros((), y.dtype), y), y)
+
+
 def _half(fn: Callable[..., Any], name: str) -> Callable[[Mods], Op]:
     def build(mods: Mods) -> Op:
         forbid(name, mods, "oob")
         ftz, sat, relu = "ftz" in mods, "sat" in mods, "relu" in mods
+        product = fn is rounding.mul_half
 
         def op(*operands: Any) -> Any:
             if ftz:
@@ -184,6 +202,8 @@ def _half(fn: Callable[..., Any], name: str) -> Callable[[Mods], Op]:
             y = np.asarray(fn(*(np.asarray(x) for x in operands)))
             if ftz:
                 y = flush_any(y)
+                if product and np.count_nonzero(np.abs(y) == _MIN_NORMAL_F16):
+                    y = _tiny_products(y, *operands)
             if sat:
                 y = np.where(y > 0, np.where(y < 1, y, np.ones((), y.dtype)), np.zeros((), y.dtype))
             if relu:

@@ -23,6 +23,7 @@ from emulator.instructions.registry import Mods, instruction
 from emulator.instructions.warp import by_warp
 from emulator.lanes import Value
 from emulator.numerics import formats, tensor_core
+from emulator.numerics.rounding import canonical_nan
 from emulator.threads import Threads
 
 _ROW = np.dtype(np.complex128)  # 16 bytes moved as they are
@@ -268,7 +269,7 @@ def _exact_fp8(a: np.ndarray, b: np.ndarray, c: np.ndarray, fa: Any, fb: Any, d_
         total = tensor_core.mma_exact(a[:, part], b[:, part], total, "f16", "f16", d_format, "mma.sync")
     assert total is not None
     d = c + total.astype(np.float32)
-    return d.astype(np.float16) if d_format == "f16" else d
+    return canonical_nan(d.astype(np.float16) if d_format == "f16" else d)
 
 
 def _count(t: Threads, mods: Mods, positions: tuple[int, ...]) -> None:

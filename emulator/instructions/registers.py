@@ -16,6 +16,7 @@ import numpy as np
 from emulator.errors import UnsupportedInstruction
 from emulator.instructions.registry import Mods
 from emulator.lanes import M64, Value
+from emulator.numerics.rounding import canonical_nan
 
 ndarray = np.ndarray
 
@@ -70,8 +71,14 @@ def wrapper(ptx_type: str) -> Callable[[Value], Value]:
     mask = (1 << bits) - 1
     if not signed:
         return lambda x: x & mask
-    half = 1 << (bits - 1)
-    return lambda x: ((x + half) & mask) - half
+    half, narrow = 1 << (bits - 1), np.dtype(f"int{bits}")
+
+    def wrap(x: Value) -> Value:
+        if isinstance(x, ndarray):
+            return x.astype(narrow).astype(np.int64)
+        return ((x + half) & mask) - half
+
+    return wrap
 
 
 def _wrap_s64(x: Value) -> Value:
@@ -142,10 +149,17 @@ def packed(y: ndarray, carrier: np.dtype, vector: bool) -> Value:
 def elementwise(fn: Callable[..., ndarray], ptx_type: str) -> Callable[..., Value]:
     """Lift ``fn(elements...)`` to packed registers of ``ptx_type``."""
     carrier, element = PACKED[ptx_type]
+    is_float = element.kind not in "iu"
+    wide = carrier.itemsize == 8
 
     def op(*operands: Value) -> Value:
+        if wide and all(isinstance(x, ndarray) and x.dtype == carrier and x.flags.c_contiguous for x in operands):
+            lined_up = canonical_nan(fn(*(x.view(element) for x in operands)))
+            return lined_up.view(carrier)
         vector = is_vector(*operands)
         y = fn(*(parts(x, carrier, element) for x in operands))
+        if is_float:
+            y = canonical_nan(y)
         return packed(y if y.dtype == element else y.astype(element), carrier, vector)
 
     return op
@@ -157,7 +171,7 @@ def float_op(fn: Callable[..., Any], ptx_type: str) -> Callable[..., Value]:
         return elementwise(fn, ptx_type)
 
     def op(*operands: Value) -> Value:
-        y = fn(*operands)
+        y = canonical_nan(fn(*operands))
         return y[()] if isinstance(y, ndarray) and not y.ndim else y
 
     return op

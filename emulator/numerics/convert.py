@@ -7,7 +7,7 @@ of 16-bit formats 32 bits.
 
 Roundings: rn nearest even, rz toward zero, rm down, rp up, rna nearest with ties away from zero. `satfinite`
 clamps to the largest finite value, `relu` turns negative results and -0 into +0. NaN stays NaN in canonical
-form (0x7fff for f16 and bf16, 0x7fffffff for tf32, 0x7f for e4m3 and e5m2, 0xff for ue8m0); formats without
+form (0x7fff for f16 and bf16, 0x7fffe000 for tf32, 0x7f for e4m3 and e5m2, 0xff for ue8m0); formats without
 NaN give their largest positive value. Source: PTX ISA, cvt. Callers silence NumPy's warnings, as in
 `rounding`.
 """
@@ -45,7 +45,7 @@ class _Range:
 def _range(fmt: ElementFormat) -> _Range:
     if fmt.name in ("f16", "bf16", "e5m2", "tf32"):
         largest = 2.0 ** ((1 << fmt.exponent_bits) - 2 - fmt.bias) * (2 - 2.0**-fmt.mantissa_bits)
-        nan = {"f16": 0x7FFF, "bf16": 0x7FFF, "e5m2": 0x7F, "tf32": 0x7FFFFFFF}[fmt.name]
+        nan = {"f16": 0x7FFF, "bf16": 0x7FFF, "e5m2": 0x7F, "tf32": 0x7FFFE000}[fmt.name]
         return _Range(largest, True, nan)
     if fmt is formats.E4M3:
         return _Range(448.0, False, 0x7F)
@@ -89,6 +89,8 @@ def narrow(
     if np.count_nonzero(nan):
         replacement = limits.nan if limits.nan is not None else _code(limits.largest, fmt)
         codes = np.where(nan, codes.dtype.type(replacement), codes)
+        if fmt is formats.TF32 and rounding == "rna" and x.dtype == np.float32:
+            codes = np.where(nan, _tf32_rna_special(x.view(np.uint32), satfinite), codes)
     result: Array = codes.view(fmt.storage)
     return result
 
@@ -116,6 +118,12 @@ def _tf32(x: Array, rounding: Rounding) -> Array:
         rounded = bits
     rounded = rounded & np.uint32(0xFFFFE000)
     return np.where(np.isinf(x), bits, rounded)
+
+
+def _tf32_rna_special(bits: Array, satfinite: bool) -> Array:
+    """cvt.rna.tf32 of a NaN on an H200: its low bits are cut off, and .satfinite steps one tf32 back."""
+    cut = bits & np.uint32(0xFFFFE000)
+    return cut - np.uint32(0x2000) if satfinite else cut
 
 
 def _general(x: Array, fmt: ElementFormat, rounding: Rounding) -> Array:

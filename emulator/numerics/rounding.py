@@ -9,7 +9,8 @@ which all functions here work as they are.
 How it is exact: a product of two float32 is exact in float64; the float64 sum s of two numbers has an error
 term that TwoSum computes exactly; the rounding of s to float32 can only go wrong when s lies on a float32 or
 on the midpoint of two, and there the sign of the error term decides.
-NaN results are quiet NaNs with unspecified payload. Callers silence NumPy's floating-point warnings
+NaN results of these functions are quiet NaNs with unspecified payload; `canonical_nan` gives the one pattern that
+sm_90 produces. Callers silence NumPy's floating-point warnings
 (`np.errstate(all="ignore")`), which is too slow to do per operation.
 """
 
@@ -33,6 +34,30 @@ _ZERO = np.array(0.0)
 _KEPT_BITS = np.array(~((1 << 29) - 1) & ((1 << 64) - 1), np.uint64)
 _TOP_29 = np.array(35, np.uint64)  # shift that leaves only the low 29 bits of a float64
 _MIDPOINT, _NOTHING = np.array(1 << 63, np.uint64), np.array(0, np.uint64)
+
+
+_CANONICAL_NAN = {
+    np.dtype(np.float16): np.array(0x7FFF, np.uint16).view(np.float16),
+    np.dtype(ml_dtypes.bfloat16): np.array(0x7FFF, np.uint16).view(ml_dtypes.bfloat16),
+    np.dtype(np.float32): np.array(0x7FFFFFFF, np.uint32).view(np.float32),
+}
+
+
+def canonical_nan(y: Any) -> Any:
+    """Every NaN as the hardware's: 0x7fffffff in float32, 0x7fff in float16 and bfloat16; float64 keeps its payloads.
+
+    Seen on an H200 for arithmetic, min, max, abs, neg and the conversions between these formats.
+    """
+    nan = y != y
+    if isinstance(nan, np.ndarray):
+        if not _any(nan):
+            return y
+        one = _CANONICAL_NAN.get(y.dtype)
+        return y if one is None else np.where(nan, one, y)
+    if not nan or not isinstance(y, np.generic):
+        return y
+    one = _CANONICAL_NAN.get(y.dtype)
+    return y if one is None else one[()]
 
 
 def flush(x: Array) -> Array:

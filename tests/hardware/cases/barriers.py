@@ -42,7 +42,7 @@ def _script(seed: int, length: int, count: int) -> tuple[str, int]:
             lines.append(f'T.ptx["mbarrier.expect_tx.relaxed.cta.shared.b64"]({bar}, T.uint32({n}))')
             tx += n
         elif choice == "complete" and (pending >= 1 or tx > 0) and tx > -(2**18):
-            n = int(rng.choice([16, 48, 2048])) if tx <= 0 or pending == 0 and False else int(rng.choice([tx, max(1, tx // 2)]))
+            n = int(rng.choice([16, 48, 2048])) if tx <= 0 else int(rng.choice([tx, max(1, tx // 2)]))
             if pending == 0:
                 n = min(n, tx)
             lines.append(f'T.ptx["mbarrier.complete_tx.relaxed.cta.shared.b64"]({bar}, T.uint32({n}))')
@@ -214,10 +214,12 @@ def named_subsets(warps: int, rounds: int) -> Any:
         for k in T.serial(rounds):
             partner: T.let[T.int32] = warp ^ (T.int32(1) << (k % 2))
             low: T.let[T.int32] = T.min(warp, partner)
+            # Every pair of either pairing has a barrier of its own: 1 to 4 in even rounds, 5 to 8 in odd ones.
+            ident: T.let[T.int32] = T.if_then_else(k % 2 == 0, 1 + low // 2, 5 + low // 4 * 2 + low % 2)
             s[warp * 32 + lane] = x
-            T.ptx["bar.sync"](T.Cast("uint32", 1 + low), T.uint32(64))
+            T.ptx["bar.sync"](T.Cast("uint32", ident), T.uint32(64))
             x = x * T.uint32(5) + s[partner * 32 + lane]
-            T.ptx["bar.sync"](T.Cast("uint32", 1 + low), T.uint32(64))
+            T.ptx["bar.sync"](T.Cast("uint32", ident), T.uint32(64))
         D[warp * 32 + lane] = x
 
     return kernel

@@ -90,7 +90,7 @@ def _shape(table: Any, entry: Any, tokens: Any) -> tuple[tuple[Any, ...], ...]:
 def _builder(texts: tuple[str, ...], shape: tuple[tuple[Any, ...], ...], name: str) -> Any:
     params, setup, calls = [], [], []
     inputs: dict[int, list[str]] = {}
-    for k, (role, ptx_type, dtype, lanes, operand) in enumerate(shape):
+    for k, (role, _, dtype, lanes, operand) in enumerate(shape):
         if role == "r" and operand != "membermask":
             inputs[k] = [f"X{k}_{j}" for j in range(lanes)]
             params += [f'{x}: T.Buffer(({N},), "{dtype}")' for x in inputs[k]]
@@ -119,6 +119,20 @@ def _builder(texts: tuple[str, ...], shape: tuple[tuple[Any, ...], ...], name: s
     return kernel_from_source(name, source)
 
 
+def _borders(x: np.ndarray, ptx_type: str, operand: int) -> None:
+    """Products and quotients just below the smallest normal number, where flushing and rounding meet."""
+    smallest, below_one, half_step, large = {
+        "f32": (0x00800000, 0x3F7FFFFF, 0x3F800001, 0x7E800000), "f16": (0x0400, 0x3BFF, 0x3C01, 0x7400), "bf16": (0x0080, 0x3F7F, 0x3F81, 0x7E80),
+    }[ptx_type.removesuffix("x2")]  # fmt: skip
+    top = 1 << (31 if ptx_type == "f32" else 15)
+    rows = [(smallest, below_one, 0), (smallest + 1, below_one, 0), (smallest, below_one - 1, top), (smallest | top, below_one, top), (below_one, large, 0),
+            (smallest, half_step, smallest | top), (smallest + 1, half_step, smallest | top), (smallest - 1, below_one, 1), (1, 1, 0), (smallest, smallest, top)]  # fmt: skip
+    bits = x.view(np.uint32 if x.dtype.itemsize == 4 else np.uint16)
+    for k, row in enumerate(rows):
+        value = row[min(operand, 2)]
+        bits[256 + k] = value | value << 16 if ptx_type.endswith("x2") else value
+
+
 def _arguments(shape: tuple[tuple[Any, ...], ...], count: int, entry: str, rng: np.random.Generator) -> list[np.ndarray]:
     made: list[np.ndarray] = []
     for role, ptx_type, dtype, lanes, operand in shape:
@@ -140,6 +154,8 @@ def _arguments(shape: tuple[tuple[Any, ...], ...], count: int, entry: str, rng: 
                 if entry.startswith("vote"):
                     level = np.repeat(rng.choice([0.0, 0.5, 1.0], N // 32), 32)
                     x = (rng.random(N) < level).astype(x.dtype)
+                if ptx_type in ("f32", "f16", "bf16", "f16x2", "bf16x2"):
+                    _borders(x, ptx_type, sum(m.ndim == 1 for m in made))
                 made.append(x)
             elif role == "w":
                 made.append(np.full((count, N), 0xA5, np.uint8).repeat(np.dtype(dtype).itemsize, axis=1).view(dtype))
