@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from emulator.checks.findings import Finding, SourceLocation
     from emulator.errors import DeviceFault, EmulatorError, LaunchError, LoweringError, UnsupportedInstruction
+    from emulator.host import HostTensorMap
     from emulator.explore import Exploration, explore
     from emulator.run import Access, Kernel, Run, compile, run
     from emulator.translate import Operation
@@ -27,6 +28,7 @@ _HOME = {
     "LoweringError": "errors",
     "UnsupportedInstruction": "errors",
     "Access": "run",
+    "HostTensorMap": "host",
     "Kernel": "run",
     "Operation": "translate",
     "Run": "run",
@@ -36,7 +38,7 @@ _HOME = {
     "explore": "explore",
 }
 __all__ = [
-    "Access", "DeviceFault", "EmulatorError", "Exploration", "Finding", "Kernel", "LaunchError", "LoweringError", "Operation", "Run", "SourceLocation",
+    "Access", "DeviceFault", "EmulatorError", "Exploration", "Finding", "HostTensorMap", "Kernel", "LaunchError", "LoweringError", "Operation", "Run", "SourceLocation",
     "UnsupportedInstruction", "compile", "explore", "run",
 ]  # fmt: skip
 

@@ -20,6 +20,8 @@ from emulator.machine.tensor_map import TensorMap
 
 _KIND = {"i": 0, "u": 1, "f": 2, "b": 6}
 _TENSOR_TYPE_INDEX = 70
+_OPAQUE_POINTER = 4
+_CU_TFLOAT32 = 11  # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,38 @@ class BoundTensorMap:
 
     map: TensorMap
     segment: Segment
+
+
+@dataclass(frozen=True, eq=False)
+class HostTensorMap:
+    """A tensor map that the caller encoded (``cuTensorMapEncodeTiled``), for kernels with ``T.TensorMap()`` parameters.
+
+    Attributes:
+        map: what was encoded; ``base`` is the byte offset of the tensor in ``array``.
+        array: the memory that the map describes (C-contiguous).
+    """
+
+    map: TensorMap
+    array: np.ndarray
+
+    def bind(self, memory: GlobalMemory) -> BoundTensorMap:
+        """The map on the segment that holds the array, a new one when no tensor argument does.
+
+        Raises:
+            LaunchError: CUDA would reject the map.
+        """
+        start = self.array.ctypes.data
+        for segment in memory.segments:
+            offset = start - segment.array.ctypes.data
+            if 0 <= offset and offset + self.array.nbytes <= segment.nbytes:
+                break
+        else:
+            segment, offset = memory.add(self.map.name or "tensor map", self.array), 0
+        map_ = replace(self.map, base=self.map.base + offset)
+        problems = map_.problems(map_.base)
+        if problems:
+            raise LaunchError(f"tensor map `{map_.name}`: {problems[0]}")
+        return BoundTensorMap(map_, segment)
 
 
 @dataclass(frozen=True)
@@ -100,6 +134,7 @@ class Host:
         for i, tensor in enumerate(tensors):
             if isinstance(tensor, np.ndarray):
                 self.segments[i] = memory.add(names[i] if i < len(names) else f"argument {i}", tensor)
+        self.tensors = [t.bind(memory) if isinstance(t, HostTensorMap) else t for t in tensors]
 
     def _parameter_names(self) -> list[str]:
         """The learner's parameter names, read from the signature text inside TVM's own messages."""
@@ -238,6 +273,8 @@ class Host:
         if isinstance(obj, _Args):
             value = obj.tensors[index]
             if kind == 13:
+                if isinstance(value, BoundTensorMap):
+                    return _OPAQUE_POINTER
                 return _TENSOR_TYPE_INDEX if isinstance(value, np.ndarray) else (1 if isinstance(value, (int, np.integer)) else 3)
             return _Handle(self, index) if isinstance(value, np.ndarray) else value
         if isinstance(obj, _Handle):
@@ -284,13 +321,22 @@ class Host:
         attrs = e.attrs
         rank = int(attrs.rank)
         values = [self.expr(a) for a in e.args[1:]]
-        pointer = values[0]
-        numbers = [int(v) for v in values[1:]]
-        dims = numbers[:rank]
-        strides = numbers[rank : 2 * rank - 1]
-        box = numbers[2 * rank - 1 : 3 * rank - 1]
-        element_strides = numbers[3 * rank - 1 : 4 * rank - 1]
-        key = e.args[0]
+        force = attrs.force_cu_dtype
+        dtype = "tfloat32" if force is not None and int(force) == _CU_TFLOAT32 else str(attrs.descriptor_dtype)
+        modes = (int(attrs.interleave), int(attrs.swizzle), int(attrs.oob_fill))
+        self.add_tensor_map(e.args[0], dtype, rank, values[0], [int(v) for v in values[1:]], modes)
+
+    def encode_tensor_map_packed(self, args: Any) -> None:
+        """``call_packed("runtime.cuTensorMapEncodeTiled", map, dtype, rank, pointer, *extents, *modes)``."""
+        dtype, rank, pointer, *fields = (self.expr(a) for a in args[2:])
+        count = 4 * int(rank) - 1
+        interleave, swizzle, _l2, oob_fill, *force = (int(v) for v in fields[count:])
+        if force and force[0] == _CU_TFLOAT32:
+            dtype = "tfloat32"
+        self.add_tensor_map(args[1], str(dtype), int(rank), pointer, [int(v) for v in fields[:count]], (interleave, swizzle, oob_fill))
+
+    def add_tensor_map(self, key: Any, dtype: str, rank: int, pointer: Any, numbers: list[int], modes: tuple[int, int, int]) -> None:
+        """Enter a map: ``numbers`` are dims, byte strides, box and element strides; ``modes`` interleave, swizzle and fill."""
         if type(key).__name__ == "Call":
             key = key.args[0]
         if type(key).__name__ == "TensorLoad":
@@ -299,19 +345,19 @@ class Host:
         segment = next((g for g in self.memory.segments if g.base <= int(pointer) < g.base + max(1, g.nbytes)), None)
         if segment is None:
             raise LaunchError(f"tensor map `{name}` points outside every tensor")
-        force = attrs.force_cu_dtype
-        map_ = TensorMap(
-            "tfloat32" if force is not None and int(force) == 11 else str(attrs.descriptor_dtype),
-            tuple(dims), tuple(strides), tuple(box), tuple(element_strides), SwizzleMode(int(attrs.swizzle)),
-            int(attrs.oob_fill), int(attrs.interleave), int(pointer) - segment.base, name,
-        )  # fmt: skip
+        map_ = tensor_map(dtype, rank, numbers, modes, int(pointer) - segment.base, name)
         problems = map_.problems(map_.base)
         if problems:
             raise LaunchError(f"tensor map `{name}`: {problems[0]}")
         self.maps[key] = self.env[key] = BoundTensorMap(map_, segment)
 
-    def encode_tensor_map_packed(self, args: Any) -> None:
-        raise LaunchError("tensor maps encoded through a packed call are not supported; pass tensors to the kernel")
+
+def tensor_map(dtype: str, rank: int, numbers: list[int], modes: tuple[int, int, int], base: int, name: str) -> TensorMap:
+    """A map from the operands of ``cuTensorMapEncodeTiled``: dims, strides (bytes), box, element strides; interleave, swizzle, fill."""
+    return TensorMap(
+        dtype, tuple(numbers[:rank]), tuple(numbers[rank : 2 * rank - 1]), tuple(numbers[2 * rank - 1 : 3 * rank - 1]),
+        tuple(numbers[3 * rank - 1 : 4 * rank - 1]), SwizzleMode(modes[1]), modes[2], modes[0], base, name,
+    )  # fmt: skip
 
 
 class HostPlan:
@@ -331,6 +377,8 @@ class HostPlan:
         Raises:
             LaunchError: as :meth:`Host.run`.
         """
+        if any(isinstance(t, HostTensorMap) for t in tensors):
+            return Host(self.lowered, tensors, memory).run()
         key = tuple((t.shape, t.dtype.name) if isinstance(t, np.ndarray) else (type(t).__name__, t) for t in tensors)
         found = self.known.get(key)
         if found is None:

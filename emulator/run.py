@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from emulator import instructions
 from emulator.checks.bank_conflicts import AccessStatistics
 from emulator.checks.findings import Finding, FindingLog, SourceLocation
 from emulator.errors import DeviceFault, LaunchError
-from emulator.host import BoundTensorMap, Host, HostPlan, Launch
+from emulator.host import BoundTensorMap, Host, HostPlan, HostTensorMap, Launch
 from emulator.lowering import Lowered, lower
 from emulator.machine.address import SMEM_LIMIT
 from emulator.machine.memory import GlobalMemory
@@ -142,17 +142,20 @@ class Kernel:
         numerics: str = "fast",
         fine: bool = False,
         profile: bool = False,
+        tensor_maps: Sequence[HostTensorMap] = (),
     ) -> Run:
         """Run the kernel on NumPy arrays, writing outputs in place as the compiled module would.
 
         Args:
-            tensors: C-contiguous arrays (bfloat16 and fp8 as ``ml_dtypes``) and Python scalars, in parameter order.
+            tensors: C-contiguous arrays (bfloat16 and fp8 as ``ml_dtypes``), Python scalars, and :class:`HostTensorMap` for
+                ``T.TensorMap()`` parameters, in parameter order.
             seed: seed of the random schedule.
             schedule: ``late``, ``eager`` or ``random``.
             check: race detection (about twice the time).
             numerics: ``fast`` (float32 BLAS) or ``exact`` (the tensor core's alignment and truncation).
             profile: count bank conflicts and sectors per statement (``Run.accesses``); wasteful ones become lint.
             fine: one strand per warp from the start (slower; more interleavings under ``random``).
+            tensor_maps: maps whose 128 bytes (:func:`emulator.instructions.tensormap.payload` of their number) lie in tensors.
 
         Raises:
             LaunchError: wrong number, dtype or shape of arguments, or resources that do not fit an SM.
@@ -169,14 +172,13 @@ class Kernel:
             try:
                 with _quiet():
                     self._launch_all(
-                        arrays, log, counters, seed, schedule, check, numerics, fine_now, accesses if profile else None
+                        arrays, log, counters, seed, schedule, check, numerics, fine_now, accesses if profile else None, tensor_maps
                     )
                 break
             except NeedsFinerStrands:
                 fine_now = True
-                for a, b in zip(arrays, self._backup, strict=True):
-                    if isinstance(a, np.ndarray):
-                        a[...] = b
+                for array, b in zip(_memories(arrays, tensor_maps), self._backup, strict=True):
+                    array[...] = b
         return Run(
             log.findings, counters, time.perf_counter() - start, self.arch, schedule, seed, tuple(accesses)
         )
@@ -189,11 +191,12 @@ class Kernel:
 
     def _launch_all(
         self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool,
-        accesses: list[Access] | None,
-    ) -> None:
-        self._backup = [] if fine else [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
+        accesses: list[Access] | None, tensor_maps: Sequence[HostTensorMap],
+    ) -> None:  # fmt: skip
+        self._backup = [] if fine else [a.copy() for a in _memories(arrays, tensor_maps)]
         memory = GlobalMemory()
         launches = self.host.launches(arrays, memory)
+        memory.tensor_maps = [m.bind(memory) for m in tensor_maps]
         self.last_launches = launches
         if not launches:
             raise LaunchError("the host function launches no kernel")
@@ -210,6 +213,8 @@ class Kernel:
             for launch in launches:
                 for index, value in _written(memory, launch, self.programs[launch.kernel]).items():
                     written[index] = written.get(index, False) or value
+            for bound in memory.tensor_maps:
+                written[bound.segment.index] = True
             for segment in memory.segments:
                 checker.add_global(segment.nbytes, _granule(segment.array), name=segment.name, written=written[segment.index])
         for k, launch in enumerate(launches):
@@ -319,13 +324,19 @@ def _collect_accesses(machine: Machine, log: FindingLog, accesses: list[Access],
         log.add(problem.at((location,) if location is not None else ()))
 
 
+def _memories(arrays: Sequence[Any], tensor_maps: Sequence[HostTensorMap]) -> list[np.ndarray]:
+    """All memory that a launch can reach."""
+    maps = [a for a in arrays if isinstance(a, HostTensorMap)] + list(tensor_maps)
+    return [a for a in arrays if isinstance(a, np.ndarray)] + [m.array for m in maps]
+
+
 def _granule(array: np.ndarray) -> int:
     size = array.dtype.itemsize
     return size if size in (1, 2, 4, 8, 16) else 1
 
 
 def _as_argument(index: int, value: Any) -> Any:
-    if isinstance(value, (int, float, np.integer, np.floating)):
+    if isinstance(value, (int, float, np.integer, np.floating, HostTensorMap)):
         return value
     if not isinstance(value, np.ndarray):
         raise LaunchError(f"argument {index} must be a NumPy array, not {type(value).__name__}")

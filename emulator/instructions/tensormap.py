@@ -37,11 +37,16 @@ def number(memory: Any, bound: BoundTensorMap) -> int:
     return len(table) - 1
 
 
+def payload(index: int) -> np.ndarray:
+    """The 128 bytes of entry ``index`` of the launch's table of maps, as ``uint64[16]``."""
+    words = np.zeros(BYTES // 8, dtype=np.uint64)
+    words[0], words[1] = _MARK, index
+    return words
+
+
 def word(t: Threads, bound: BoundTensorMap, index: Value, dtype: np.dtype) -> Value:
     """An element of the bytes of a map that is a kernel parameter."""
-    words = np.zeros(BYTES // 8, dtype=np.uint64)
-    words[0], words[1] = _MARK, number(t.cta.machine.memory, bound)
-    elements = words.view(dtype)
+    elements = payload(number(t.cta.machine.memory, bound)).view(dtype)
     if isinstance(index, np.ndarray) and index.ndim:
         out = elements[index]
         return out if dtype == np.uint64 else out.astype(np.int64)
