@@ -180,10 +180,16 @@ class Reporter:
             )
         else:
             message = f"{_upper(who)} reads {place}, which nothing has written."
-            fix = (
-                "Issue the copy that fills it first and wait for it, or check the address, shape and "
-                "stage index."
-            )
+            if c.later.kind.name.startswith("ld."):
+                fix = (
+                    "Write it before: a store, a copy, or tcgen05.alloc for the address of TMEM columns; then "
+                    "synchronise, and check address, shape and stage index."
+                )
+            else:
+                fix = (
+                    "Issue the copy that fills it first and wait for it, or check the address, shape and "
+                    "stage index."
+                )
         code = f"uninitialised.{c.shadow.kind}"
         self._add(
             c,
