@@ -126,23 +126,26 @@ def digest(arrays: Sequence[np.ndarray]) -> str:
     return h.hexdigest()
 
 
-def _ordered(bits: np.ndarray) -> np.ndarray:
-    """Float bits as integers that are ordered like the values, so that differences count units in the last place."""
-    width = bits.dtype.itemsize * 8
-    signed = bits.astype(np.int64) if width < 64 else bits.view(np.int64)
-    low = np.int64(1) << np.int64(width - 1) if width < 64 else None
-    if low is None:
-        return np.where(signed < 0, np.int64(-(2**63)) - signed, signed)
-    return np.where(signed >= low, low - signed, signed)
+_EXPONENT = {"f16": (np.uint16, 0x7C00), "bf16": (np.uint16, 0x7F80), "f32": (np.uint32, 0x7F800000)}
 
 
-def ulp_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Distance in units in the last place of two arrays of float bits (u2: float16; u4: float32); two NaNs are 0 apart."""
-    is_nan = {2: lambda x: (x & 0x7FFF) > 0x7C00, 4: lambda x: (x & 0x7FFFFFFF) > 0x7F800000}[a.dtype.itemsize]
-    distance = np.abs(_ordered(a) - _ordered(b)).astype(np.float64)
-    distance[is_nan(a) & is_nan(b)] = 0
-    distance[is_nan(a) ^ is_nan(b)] = np.inf
+def ulp_distance(a: np.ndarray, b: np.ndarray, fmt: str) -> np.ndarray:
+    """Distance in units in the last place of two arrays of float bits; two NaNs are 0 apart, a NaN and a number infinity."""
+    dtype, infinity = _EXPONENT[fmt]
+    a, b = a.view(dtype).astype(np.int64), b.view(dtype).astype(np.int64)
+    sign = 1 << (8 * np.dtype(dtype).itemsize - 1)
+    nan_a, nan_b = (a & (sign - 1)) > infinity, (b & (sign - 1)) > infinity
+    a, b = np.where(a >= sign, sign - a, a), np.where(b >= sign, sign - b, b)
+    distance = np.abs(a - b).astype(np.float64)
+    distance[nan_a & nan_b] = 0
+    distance[nan_a ^ nan_b] = np.inf
     return distance
+
+
+def _format_of(name: str, array: np.ndarray) -> str:
+    """The float format of a row, from the PTX type at the end of its text."""
+    last = name.rsplit(".", 1)[-1].removesuffix("x2")
+    return last if last in _EXPONENT else {2: "f16", 4: "f32"}.get(array.dtype.itemsize, "")
 
 
 def compare(case: Case, before: Sequence[np.ndarray], gpu: Sequence[np.ndarray], emulated: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -171,8 +174,8 @@ def compare(case: Case, before: Sequence[np.ndarray], gpu: Sequence[np.ndarray],
             }  # fmt: skip
             bound = max((p for p in case.ulps if name.startswith(p)), key=len, default=None)
             accepted = False
-            if bound is not None and x.dtype.itemsize in (2, 4):
-                distance = ulp_distance(x, y)
+            if bound is not None and _format_of(name, x):
+                distance = ulp_distance(x, y, _format_of(name, x)).reshape(len(x), -1).max(axis=1)
                 worst = int(np.argmax(distance))
                 row |= {
                     "ulps": float(distance[worst]), "worst_gpu": hex(int(x[worst])), "worst_emulated": hex(int(y[worst])),

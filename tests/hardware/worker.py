@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 
+class LostContext(Exception):
+    """The GPU faulted: nothing else runs in this process."""
+
+
 def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
     """Both sides of one case.  With ``gpu`` false, the GPU's bytes are read from ``outputs``."""
     import numpy as np
@@ -38,7 +42,9 @@ def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
                 on_gpu = [saved[f"arr_{k}"].view(a.dtype) for k, a in enumerate(arguments)]
             record["digest"] = harness.digest(on_gpu)
     except Exception as error:
-        record |= {"equal": False, "stage": "gpu", "error": _short(error), "fatal": "CUDA" in str(error) and "Compil" not in str(error)}
+        record |= {"equal": False, "stage": "gpu", "error": _short(error)}
+        if "CUDA" in str(error) and "ompil" not in str(error):  # the context is lost; freeing its tensors would abort
+            raise LostContext(record) from error
         return record
     start = time.perf_counter()
     try:
@@ -78,6 +84,10 @@ def main() -> None:
     for line in sys.stdin:
         try:
             record = run_case(found[line.strip()], gpu, outputs)
+        except LostContext as lost:
+            out.write(json.dumps(lost.args[0] | {"fatal": True}) + "\n")
+            out.flush()
+            os._exit(3)
         except Exception as error:
             record = {"id": line.strip(), "equal": False, "stage": "case", "error": _short(error)}
         out.write(json.dumps(record) + "\n")

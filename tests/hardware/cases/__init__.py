@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from hardware.harness import Case
 
-MODULES = ("registers", "memory", "tma", "bulk", "barriers", "cluster", "atomics", "matrix", "wgmma")
+MODULES = ("registers", "memory", "tma", "bulk", "barriers", "cluster", "atomics", "matrix", "wgmma", "tir")
 
 
 @lru_cache(maxsize=1)

@@ -52,7 +52,10 @@ STRIDE = {
     "setp_half_bool_pq": 3,
 }  # fmt: skip
 # Largest distance from the hardware, in units in the last place, that is accepted for an approximate function.
-ULPS: dict[str, float] = {}
+ULPS: dict[str, float] = {
+    "ex2.approx": 2, "rcp.approx": 1, "rsqrt.approx": 2, "sqrt.approx": 2, "div.approx": 2, "div.full": 2, "tanh.approx.f32": 5500, "tanh.approx.f16": 1,
+    "tanh.approx.bf16": 1, "lg2.approx": 1e9, "sin.approx": 1e9, "cos.approx": 1e9,
+}  # fmt: skip
 LUTS = (0x96, 0xE8, 0x1B, 0x80)
 
 
