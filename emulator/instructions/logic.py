@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,8 @@ _PRMT_MODES = {
 }  # bytes of {b, a}, most significant destination byte first (PTX ISA, "prmt")
 
 
-def _runs(selectors: list[int]) -> list[tuple[int, int, int, int, bool]]:
+@lru_cache(maxsize=1024)
+def _runs(selectors: tuple[int, ...]) -> list[tuple[int, int, int, int, bool]]:
     """(destination byte, source word, first source byte, bytes, sign) of each run of neighbouring bytes."""
     runs: list[tuple[int, int, int, int, bool]] = []
     for k, selector in enumerate(selectors):
@@ -204,14 +206,19 @@ def _runs(selectors: list[int]) -> list[tuple[int, int, int, int, bool]]:
     return runs
 
 
-def _permute(a: Value, b: Value, selectors: list[int]) -> Value:
+def _permute(a: Value, b: Value, selectors: tuple[int, ...]) -> Value:
     """Bytes of ``{b, a}`` by constant selectors, least significant first; bit 3 of a selector replicates the sign."""
     result: Any = None
     for k, word, byte, n, sign in _runs(selectors):
-        part = (b if word else a) >> 8 * byte & (1 << 8 * n) - 1
+        part = b if word else a
+        if byte:
+            part = part >> 8 * byte
+        if byte + n < 4:
+            part = part & (1 << 8 * n) - 1
         if sign:
             part = (part >> 7) * 0xFF
-        part = part << 8 * k
+        if k:
+            part = part << 8 * k
         result = part if result is None else result | part
     return result
 
@@ -239,7 +246,7 @@ def prmt(mods: Mods) -> Op:
             if is_vector(c):
                 nibbles = np.array([sum(s << 4 * (3 - k) for k, s in enumerate(row)) for row in rows])
                 return _permute_by_lane(a, b, nibbles[c & 3])
-            return _permute(a, b, list(reversed(rows[int(c) & 3])))
+            return _permute(a, b, tuple(reversed(rows[int(c) & 3])))
 
         return by_mode
 
@@ -247,6 +254,6 @@ def prmt(mods: Mods) -> Op:
         if is_vector(c):
             return _permute_by_lane(a, b, np.asarray(c))
         c = int(c)
-        return _permute(a, b, [c >> 4 * k & 0xF for k in range(4)])
+        return _permute(a, b, (c & 0xF, c >> 4 & 0xF, c >> 8 & 0xF, c >> 12 & 0xF))
 
     return op

@@ -156,7 +156,10 @@ def vote_sync(mods: Mods) -> Callable[..., Any]:
 
     def op(t: Threads, a: Value, membermask: Value) -> Value:
         check_members(t, membermask, "vote.sync")
-        p, active = by_warp(t, a) != 0, participants(t)
+        p = by_warp(t, a) != 0
+        if t.mask is None and mode != "uni":
+            return _spread(p.any(axis=1) if mode == "any" else p.all(axis=1))
+        active = participants(t)
         if mode == "any":
             return _spread((p & active).any(axis=1))
         everyone = (p | ~active).all(axis=1)
