@@ -138,6 +138,8 @@ def _where(wrong: Bools) -> str:
     """The mismatches as a pattern of rows and columns, where they have one."""
     if wrong.all():
         return "every element"
+    if wrong.ndim == 1:
+        return f"elements {_ranges(np.flatnonzero(wrong))}"
     if wrong.ndim != 2:
         return f"{int(wrong.sum())} of {wrong.size} elements"
     rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))

@@ -18,9 +18,27 @@ from autograder.errors import CourseError, UsageError, did_you_mean
 COURSE_FILE = "course.yaml"
 MAX_COURSE_BYTES = 4 << 20
 
-CHECK_KINDS = ("predictions", "build", "correctness", "synchronization", "mechanism", "resources")
-INPUT_FAMILIES = ("normal", "large", "signed_zeros", "one_hot")
-ORACLES = ("gemm_nt",)
+CHECK_KINDS = (
+    "predictions",
+    "build",
+    "correctness",
+    "synchronization",
+    "mechanism",
+    "coalescing",
+    "resources",
+)
+INPUT_FAMILIES = (
+    "normal",
+    "wide",
+    "large",
+    "large_nn",
+    "signed_zeros",
+    "one_hot",
+    "one_hot_nn",
+    "distinct",
+    "extremes",
+)
+ORACLES = ("add", "double", "gemm_nn", "gemm_nt")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 GradeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]+$")]
@@ -67,11 +85,24 @@ class Tensor(_Strict):
 
 
 class Tolerance(_Strict):
-    """Right outputs lie in [round(R - E), round(R + E)] with E = terms * accumulate_eps * |A||B|^T."""
+    """Which outputs are right.
 
-    kind: Literal["rounding_interval"]
-    terms: Positive | Name
-    accumulate_eps: Annotated[float, Field(gt=0, le=1e-3)]
+    rounding_interval: those in [round(R - E), round(R + E)] with E = terms * accumulate_eps * |A||B|.
+    correctly_rounded: round(R) and nothing else.
+    """
+
+    kind: Literal["rounding_interval", "correctly_rounded"]
+    terms: Positive | Name = 1
+    accumulate_eps: Annotated[float, Field(ge=0, le=1e-3)] = 0
+
+    @model_validator(mode="after")
+    def _options_match_kind(self) -> Tolerance:
+        given = {"terms", "accumulate_eps"} & self.model_fields_set
+        if self.kind == "correctly_rounded" and given:
+            raise ValueError(f"{' and '.join(sorted(given))} belong to kind: rounding_interval only")
+        if self.kind == "rounding_interval" and not (len(given) == 2 and self.accumulate_eps > 0):
+            raise ValueError("kind: rounding_interval needs terms and an accumulate_eps above 0")
+        return self
 
 
 class Case(_Strict):
@@ -79,20 +110,28 @@ class Case(_Strict):
 
     id: Name
     title: Text
-    inputs: Literal["normal", "large", "signed_zeros", "one_hot"]
+    inputs: Literal[
+        "normal", "wide", "large", "large_nn", "signed_zeros", "one_hot", "one_hot_nn", "distinct", "extremes"
+    ]
     schedule: Literal["late", "eager", "random"] = "late"
     quick: bool = False
 
 
 class Check(_Strict):
-    """One graded check. `at_least` belongs to mechanism (instruction counters), `at_most` to resources."""
+    """One graded check. `at_least` belongs to mechanism (instruction counters), `at_most` to resources.
 
-    id: Literal["predictions", "build", "correctness", "synchronization", "mechanism", "resources"]
+    `times_ideal` belongs to coalescing: how many times the fewest possible sectors an access may touch.
+    """
+
+    id: Literal[
+        "predictions", "build", "correctness", "synchronization", "mechanism", "coalescing", "resources"
+    ]
     title: Text
     points: Points
     looks_at: Text
     at_least: dict[str, Positive] = {}
     at_most: dict[str, Positive] = {}
+    times_ideal: Annotated[float, Field(ge=1, le=32)] | None = None
 
     @model_validator(mode="after")
     def _options_match_kind(self) -> Check:
@@ -100,6 +139,8 @@ class Check(_Strict):
             raise ValueError("at_least belongs to the check 'mechanism' only")
         if self.at_most and self.id != "resources":
             raise ValueError("at_most belongs to the check 'resources' only")
+        if (self.times_ideal is not None) != (self.id == "coalescing"):
+            raise ValueError("times_ideal and the check 'coalescing' belong together")
         return self
 
 
@@ -120,8 +161,39 @@ class Question(_Strict):
         return self
 
 
+class Roof(_Strict):
+    """One peak rate of a GPU, for the roofline: tera floating-point operations per second."""
+
+    name: Text
+    tflops: Annotated[float, Field(gt=0)]
+
+
+class Roofline(_Strict):
+    """The roofline of a GPU: memory bandwidth in TB/s, peak rates, and where these numbers come from."""
+
+    device: Text
+    memory_tb_per_s: Annotated[float, Field(gt=0)]
+    roofs: Annotated[list[Roof], Field(min_length=1)]
+    source: Text
+
+
+class KernelSpec(_Strict):
+    """A further kernel of an exercise, with the keys that the exercise itself has for its first one."""
+
+    builder: Builder
+    tensors: Annotated[list[Tensor], Field(min_length=1)]
+    oracle: Literal["add", "double", "gemm_nn", "gemm_nt"]
+    tolerance: Tolerance
+    cases: Annotated[list[Case], Field(min_length=1)]
+    flop: list[Positive | Name] = []
+
+
 class Exercise(_Strict):
-    """One exercise; `total` is the sum of its checks' points."""
+    """One exercise; `total` is the sum of its checks' points.
+
+    `more_kernels` are built, run and compared after the first kernel, which the exercise itself describes.
+    `flop` multiplies up to the floating-point operations of one launch.
+    """
 
     id: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")]
     title: Text
@@ -131,11 +203,23 @@ class Exercise(_Strict):
     arch: Literal["sm_90a", "sm_100a"]
     builder: Builder
     tensors: Annotated[list[Tensor], Field(min_length=1)]
-    oracle: Literal["gemm_nt"]
+    oracle: Literal["add", "double", "gemm_nn", "gemm_nt"]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
+    flop: list[Positive | Name] = []
+    more_kernels: list[KernelSpec] = []
+    roofline: Roofline | None = None
     checks: Annotated[list[Check], Field(min_length=1)]
     questions: list[Question] = []
+
+    @property
+    def kernels(self) -> tuple[Exercise, ...]:
+        """The exercise once per kernel, narrowed to that kernel's builder, tensors, reference and cases."""
+        first = self.model_copy(update={"more_kernels": []})
+        fields = [
+            {name: getattr(more, name) for name in KernelSpec.model_fields} for more in self.more_kernels
+        ]
+        return (first, *(first.model_copy(update=update) for update in fields))
 
     @property
     def number(self) -> int:
@@ -166,26 +250,15 @@ class Exercise(_Strict):
     def _is_consistent(self) -> Exercise:
         for what, names in (
             ("tensor", [t.name for t in self.tensors]),
-            ("case", [c.id for c in self.cases]),
+            ("case", [c.id for kernel in self.kernels for c in kernel.cases]),
             ("check", [str(c.id) for c in self.checks]),
             ("question", [q.id for q in self.questions]),
         ):
             twice = next((n for n in names if names.count(n) > 1), None)
             if twice is not None:
                 raise ValueError(f"{what} '{twice}' appears twice")
-        params = list(self.builder.params)
-        sizes = [(f"shape of tensor {t.name}", entry) for t in self.tensors for entry in t.shape]
-        sizes.append(("tolerance.terms", self.tolerance.terms))
-        for where, entry in sizes:
-            if isinstance(entry, str) and entry not in params:
-                raise ValueError(
-                    f"{where} uses '{entry}', which is no parameter of builder.params"
-                    f" ({', '.join(params)}){did_you_mean(entry, params)}"
-                )
-        if not any(t.role == "output" for t in self.tensors):
-            raise ValueError("tensors needs at least one with role: output")
-        if not any(case.quick for case in self.cases):
-            raise ValueError("at least one case needs quick: true")
+        for kernel in self.kernels:
+            kernel._kernel_is_consistent()
         predictions = self.check("predictions")
         asked = sum(q.points for q in self.questions)
         if asked != (predictions.points if predictions else 0):
@@ -196,6 +269,22 @@ class Exercise(_Strict):
         if self.questions and self.cells.answers is None:
             raise ValueError("cells.answers must name the cell that holds the answers")
         return self
+
+    def _kernel_is_consistent(self) -> None:
+        params = list(self.builder.params)
+        sizes = [(f"shape of tensor {t.name}", entry) for t in self.tensors for entry in t.shape]
+        sizes.append(("tolerance.terms", self.tolerance.terms))
+        sizes += [("flop", entry) for entry in self.flop]
+        for where, entry in sizes:
+            if isinstance(entry, str) and entry not in params:
+                raise ValueError(
+                    f"{where} uses '{entry}', which is no parameter of builder.params"
+                    f" ({', '.join(params)}){did_you_mean(entry, params)}"
+                )
+        if not any(t.role == "output" for t in self.tensors):
+            raise ValueError("tensors needs at least one with role: output")
+        if not any(case.quick for case in self.cases):
+            raise ValueError("at least one case needs quick: true")
 
 
 class Course(_Strict):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from autograder import __version__
-from autograder.checks import CaseRun, Outcome, run_checks
+from autograder.checks import CaseRun, Compiled, Outcome, run_checks
+from autograder.checks.coalescing import observations
 from autograder.checks.synchronization import lints
 from autograder.course import Case, Exercise, Limits
 from autograder.diagnosis import Diagnosis, Stopped, clean, graders, machines, with_last_line, yours
 from autograder.report.model import GradeReport, Source
-from autograder.runner.build import receive_prim_func, start_builder
+from autograder.runner.build import receive_prim_funcs, start_builder
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, End, Pump
 from autograder.submission import Submission, syntax_problem
@@ -57,8 +58,10 @@ class _Session:
         return self.outcome.diagnosis.limits
 
     @property
-    def cases(self) -> list[Case]:
-        return [case for case in self.exercise.cases if case.quick or not self.quick]
+    def cases(self) -> list[tuple[int, Case]]:
+        """(index of the kernel, case) of every launch, in order."""
+        kernels = enumerate(self.exercise.kernels)
+        return [(n, case) for n, kernel in kernels for case in kernel.cases if case.quick or not self.quick]
 
 
 def grade(
@@ -101,11 +104,11 @@ def _run(session: _Session, pump: Pump, settings: Settings) -> None:
     try:
         started = time.perf_counter()
         try:
-            graph = receive_prim_func(pump, builder, session.diagnosis)
+            graphs = receive_prim_funcs(pump, builder, session.diagnosis)
         finally:
             session.seconds["build"] = time.perf_counter() - started
             session.printed = builder.tail[-_KEPT_OUTPUT:]
-        _compile(session, pump, machine, graph)
+        _compile(session, pump, machine, graphs)
         _run_cases(session, pump, machine, oracle)
     except Stopped as stopped:
         if session.outcome.resources is None:
@@ -115,49 +118,62 @@ def _run(session: _Session, pump: Pump, settings: Settings) -> None:
 
 
 def _plan(session: _Session) -> dict[str, Any]:
-    exercise = session.exercise
     return {
         "stage": "plan",
         "seed": session.seed,
-        "oracle": exercise.oracle,
-        "terms": exercise.size(exercise.tolerance.terms),
-        "accumulate_eps": exercise.tolerance.accumulate_eps,
-        "tensors": exercise.tensor_specs(),
-        "cases": [{"id": case.id, "inputs": case.inputs} for case in session.cases],
+        "kernels": [
+            {
+                "oracle": kernel.oracle,
+                "terms": kernel.size(kernel.tolerance.terms),
+                "accumulate_eps": kernel.tolerance.accumulate_eps,
+                "tensors": kernel.tensor_specs(),
+            }
+            for kernel in session.exercise.kernels
+        ],
+        "cases": [{"id": case.id, "inputs": case.inputs, "kernel": number} for number, case in session.cases],
     }
 
 
-def _compile(session: _Session, pump: Pump, machine: Child, graph: bytes) -> None:
-    """PrimFunc -> compiled kernel in the machine's process."""
+def _compile(session: _Session, pump: Pump, machine: Child, graphs: list[bytes]) -> None:
+    """PrimFuncs -> compiled kernels in the machine's process."""
     ready = _ask(session, pump, machine, session.limits.start_seconds, "starting the emulator")
     session.versions |= ready.header["versions"]
-    exercise = session.exercise
-    request = {
-        "stage": "kernel",
-        "arch": exercise.arch,
-        "tensors": exercise.tensor_specs(),
-        "memory_mib": session.limits.memory_mib,
-        "cpu_seconds": session.limits.run_seconds,
-    }
-    pump.send(machine, request, graph)
-    answer = _ask(session, pump, machine, session.limits.run_seconds, "lowering the kernel", blame_time=True)
-    if answer.stage == "refused":
-        raise Stopped(session.diagnosis.refusal(answer.header))
-    session.outcome.resources = answer.header["resources"]
-    session.outcome.operations = answer.header["operations"]
-    session.outcome.parameters = answer.header["parameters"]
-    session.outcome.planned = len(session.cases)
-    session.seconds["lower"] = answer.header["seconds"]
+    outcome, compiled, resources = session.outcome, [], None
+    session.seconds["lower"] = 0.0
+    for kernel, graph in zip(session.exercise.kernels, graphs, strict=True):
+        request = {
+            "stage": "kernel",
+            "arch": kernel.arch,
+            "tensors": kernel.tensor_specs(),
+            "memory_mib": session.limits.memory_mib,
+            "cpu_seconds": session.limits.run_seconds,
+        }
+        pump.send(machine, request, graph)
+        limit = session.limits.run_seconds
+        answer = _ask(session, pump, machine, limit, "lowering the kernel", blame_time=True)
+        seen = answer.header
+        if answer.stage == "refused":
+            raise Stopped(replace(session.diagnosis, exercise=kernel).refusal(seen))
+        compiled.append(Compiled(seen["operations"], seen["parameters"]))
+        resources = _most(resources, seen["resources"])
+        session.seconds["lower"] += seen["seconds"]
+    outcome.compiled, outcome.resources, outcome.planned = compiled, resources, len(session.cases)
+
+
+def _most(one: dict[str, int] | None, other: dict[str, int]) -> dict[str, int]:
+    """What the largest of several kernels occupies."""
+    return {name: max(value, (one or {}).get(name, value)) for name, value in other.items()}
 
 
 def _run_cases(session: _Session, pump: Pump, machine: Child, oracle: Child) -> None:
     """Every case: inputs from the oracle, launch on the machine, output to the oracle, verdict back."""
     limits, outcome = session.limits, session.outcome
-    for number, case in enumerate(session.cases):
+    profile = session.exercise.check("coalescing") is not None
+    for number, (kernel, case) in enumerate(session.cases):
         inputs = _ask(session, pump, oracle, limits.start_seconds, "making the inputs")
         seed = (session.seed + number) % 2**32
-        launch = {"stage": "run", "case": case.id, "schedule": case.schedule, "seed": seed}
-        pump.send(machine, launch, inputs.raw)
+        launch = {"case": case.id, "kernel": kernel, "schedule": case.schedule, "seed": seed}
+        pump.send(machine, {"stage": "run", "profile": profile, **launch}, inputs.raw)
     stopped = None
     try:
         _launch(session, pump, machine, oracle)
@@ -177,15 +193,16 @@ def _launch(session: _Session, pump: Pump, machine: Child, oracle: Child) -> Non
     """Collect the launches in order and pass every output on. All of them share one deadline."""
     deadline = time.monotonic() + session.limits.run_seconds
     session.seconds["launches"] = 0.0
-    for case in session.cases:
+    for number, case in session.cases:
         rest = deadline - time.monotonic()
         ran = _ask(session, pump, machine, rest, f"running the case {case.id}", blame_time=True)
         if ran.stage == "refused":
             raise Stopped(session.diagnosis.refusal(ran.header))
         seen = ran.header
         run = CaseRun(case.id, case.title, seen["findings"], seen["counters"], seen["changed_inputs"])
+        run.kernel, run.accesses = number, seen["accesses"]
         session.outcome.runs.append(run)
-        session.outcome.resources = seen["resources"]
+        session.outcome.resources = _most(session.outcome.resources, seen["resources"])
         session.seconds["launches"] += seen["seconds"]
         pump.send(oracle, {"stage": "output", "case": case.id}, ran.raw)
 
@@ -229,7 +246,7 @@ def _report(session: _Session, next_step: str | None = None) -> GradeReport:
             kind=submission.kind, name=submission.name, sha256=submission.sha256, cell=submission.cell
         ),
         checks=checks,
-        notes=lints(outcome),
+        notes=[*observations(outcome), *lints(outcome)],
         output=clean(session.diagnosis.own_name(session.printed)),
         versions={"autograder": __version__, "python": platform.python_version(), **session.versions},
         seconds={name: round(value, 3) for name, value in session.seconds.items()},

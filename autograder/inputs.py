@@ -53,6 +53,28 @@ def large(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Ar
 
 
 @family
+def wide(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Both signs and magnitudes from 2^-20 to 2^20, so that most sums need rounding in fp32."""
+    return [random.choice([-1.0, 1.0], shape) * np.exp2(random.uniform(-20, 20, shape)) for shape in shapes]
+
+
+@family
+def large_nn(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """`large` for A (M, K) and B (K, N)."""
+    (m, k), (_, n) = shapes
+    a, b = large(random, [(m, k), (n, k)])
+    return [a, b.T]
+
+
+@family
+def one_hot_nn(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """`one_hot` for A (M, K) and B (K, N)."""
+    (m, k), (_, n) = shapes
+    a, b = one_hot(random, [(m, k), (n, k)])
+    return [a, b.T]
+
+
+@family
 def signed_zeros(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
     """Half of all elements are +0 or -0, the rest are small signed integers times powers of two."""
     arrays = []
@@ -86,6 +108,25 @@ def one_hot(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[
         rows = np.arange(start, min(start + k, m))
         a[rows, random.permutation(k)[: rows.size]] = 2.0 ** (start // k)
     return [a, b]
+
+
+@family
+def distinct(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Normal fp16 numbers with a finite double; up to 59,392 elements, none appears twice in a tensor."""
+    positive = (np.exp2(np.arange(-14, 15))[:, None] * (1 + np.arange(1024) / 1024)).ravel()
+    codes = np.concatenate([positive, -positive])
+    arrays = []
+    for m, n in shapes:
+        picked = random.permutation(np.resize(codes, max(codes.size, m * n)))[: m * n]
+        arrays.append(picked.reshape(m, n))
+    return arrays
+
+
+@family
+def extremes(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Zeros of both signs, subnormals, and the largest fp16 numbers with a finite double."""
+    values = np.array([0.0, 2.0**-24, 1023 * 2.0**-24, 2.0**-14, 1.0, _FP16_MAX / 2])
+    return [random.choice(values, shape) * random.choice([-1.0, 1.0], shape) for shape in shapes]
 
 
 def _with_sums_inside_fp16(a: Array, b: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autograder.course import Check, Exercise
@@ -19,7 +19,10 @@ from autograder.submission import Submission, split_lines
 
 @dataclass
 class CaseRun:
-    """One launch: what the emulator reported and what the oracle said about its output."""
+    """One launch: what the emulator reported and what the oracle said about its output.
+
+    `kernel` is the index of the exercise's kernel that ran.
+    """
 
     case: str
     title: str
@@ -27,6 +30,8 @@ class CaseRun:
     counters: dict[str, int] = field(default_factory=dict)
     changed_inputs: list[str] = field(default_factory=list)
     comparison: dict[str, Any] | None = None
+    kernel: int = 0
+    accesses: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def correct(self) -> bool:
@@ -42,20 +47,27 @@ class CaseRun:
         return self.comparison is not None and self.comparison["unwritten"] < self.comparison["elements"]
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """One lowered kernel: its operations and parameters, under the learner's own names."""
+
+    operations: list[dict[str, Any]] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+
+
 @dataclass
 class Outcome:
     """Everything a grade has seen. `build_failure` and `run_failure` tell how far it came.
 
-    `operations` and `parameters` are the lowered kernel's, under the learner's own names; `planned` is the
-    number of launches that there should be.
+    `compiled` has one entry per kernel of the exercise; `resources` is the most that any of them occupies;
+    `planned` is the number of launches that there should be.
     """
 
     diagnosis: Diagnosis
     build_failure: Failure | None = None
     run_failure: Failure | None = None
     resources: dict[str, int] | None = None
-    operations: list[dict[str, Any]] = field(default_factory=list)
-    parameters: list[str] = field(default_factory=list)
+    compiled: list[Compiled] = field(default_factory=list)
     planned: int = 0
     runs: list[CaseRun] = field(default_factory=list)
 
@@ -70,7 +82,10 @@ class Outcome:
     def lines(self, wanted: Callable[[str, list[str]], bool]) -> list[Location]:
         """The learner's lines with an operation for which wanted(instruction, buffer names) holds."""
         places = {
-            (op["file"], op["line"]) for op in self.operations if wanted(op["instruction"], op["names"])
+            (op["file"], op["line"])
+            for kernel in self.compiled
+            for op in kernel.operations
+            if wanted(op["instruction"], op["names"])
         }
         return [self.diagnosis.location(file, line) for file, line in sorted(places)]
 
@@ -83,6 +98,15 @@ class Outcome:
         lines = [line.split("#")[0] for line in split_lines(self.submission.source)]
         return [self.diagnosis.learner_line(n) for n, text in enumerate(lines, 1) if re.search(pattern, text)]
 
+    def of_kernel(self, number: int) -> Outcome:
+        """What was seen of one kernel of the exercise."""
+        return replace(
+            self,
+            diagnosis=replace(self.diagnosis, exercise=self.exercise.kernels[number]),
+            compiled=self.compiled[number : number + 1],
+            runs=[run for run in self.runs if run.kernel == number],
+        )
+
     @property
     def output(self) -> str:
         """Name of the output tensor in the exercise."""
@@ -91,7 +115,8 @@ class Outcome:
     def lines_on_output(self, instructions: tuple[str, ...] = ("",)) -> list[Location]:
         """The lines that touch the output, whatever the learner calls it, with one of these instructions."""
         place = next(i for i, t in enumerate(self.exercise.tensors) if t.role == "output")
-        own = self.parameters[place] if place < len(self.parameters) else self.output
+        parameters = self.compiled[0].parameters if self.compiled else []
+        own = parameters[place] if place < len(parameters) else self.output
         return self.lines(lambda name, buffers: name.startswith(instructions) and own in buffers)
 
     @property
@@ -128,7 +153,15 @@ def check(function: CheckFunction) -> CheckFunction:
 
 def run_checks(outcome: Outcome) -> list[CheckResult]:
     """All checks of the exercise, in the order of course.yaml."""
-    from autograder.checks import build, correctness, mechanism, predictions, resources, synchronization  # noqa: F401
+    from autograder.checks import (  # noqa: F401
+        build,
+        coalescing,
+        correctness,
+        mechanism,
+        predictions,
+        resources,
+        synchronization,
+    )
 
     return [CHECKS[c.id](c, outcome) for c in outcome.exercise.checks]
 

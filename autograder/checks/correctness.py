@@ -24,7 +24,7 @@ def correctness(check: Check, outcome: Outcome) -> CheckResult:
         return early
     planned = max(outcome.planned, len(outcome.runs))
     right = [run for run in outcome.runs if run.correct]
-    evidence = [_evidence(run, outcome) for run in outcome.runs if not run.correct]
+    evidence = [_evidence(run, outcome.of_kernel(run.kernel)) for run in outcome.runs if not run.correct]
     evidence.sort(key=lambda e: not e.fix)  # the case that explains the mistake comes first, with its lines
     _say_lines_once(evidence)
     if failure is not None:

@@ -38,8 +38,10 @@ def synchronization(check: Check, outcome: Outcome) -> CheckResult:
 
 
 def lints(outcome: Outcome) -> list[Evidence]:
-    """Findings that cost nothing."""
-    return [finding_evidence(f, outcome, runs, "lint") for f, runs in distinct(outcome.runs, ("lint",))]
+    """Findings that cost nothing. What the check `coalescing` judges is no finding here."""
+    judged = ("gmem.uncoalesced",) if outcome.exercise.check("coalescing") else ()
+    found = [(f, runs) for f, runs in distinct(outcome.runs, ("lint",)) if f["code"] not in judged]
+    return [finding_evidence(f, outcome, runs, "lint") for f, runs in found]
 
 
 def distinct(runs: Iterable[CaseRun], strengths: tuple[str, ...]) -> list[tuple[dict[str, Any], int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from autograder.oracles import Array, Reference, mistakes_of, oracle
@@ -18,6 +19,30 @@ def gemm_nt(inputs: list[Array]) -> Reference:
     """
     a, b = (torch.from_numpy(array) for array in inputs)
     return Reference(exact=(a @ b.T).numpy(), magnitude=(a.abs() @ b.abs().T).numpy())
+
+
+@oracle
+def gemm_nn(inputs: list[Array]) -> Reference:
+    """D = A B for A (M, K) and B (K, N), in fp64."""
+    a, b = inputs
+    return gemm_nt([a, np.ascontiguousarray(b.T)])
+
+
+@mistakes_of("gemm_nn")
+def _gemm_nn_mistakes(inputs: list[Array]) -> Iterator[tuple[str, Array]]:
+    """Indices that were mixed up, and ends of K that were left out."""
+    a, b = inputs
+    (m, k), n = a.shape, b.shape[1]
+    yield f"D is the sum without k = {k - 1}: the loop ends too early", a[:, :-1] @ b[:-1]
+    yield "D is the sum without k = 0: the loop starts too late", a[:, 1:] @ b[1:]
+    yield (
+        f"D is the last product alone, that of k = {k - 1}: the sum starts anew each time",
+        a[:, -1:] @ b[-1:],
+    )
+    yield "D is A B with B read as an (N, K) matrix", a @ b.reshape(n, k).T
+    if m <= n:
+        rows = np.repeat(a[:, :1], k, axis=1)
+        yield "D uses the same element of A for every k", rows @ b
 
 
 @mistakes_of("gemm_nt")

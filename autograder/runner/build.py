@@ -1,6 +1,9 @@
-"""Run a submission in the builder's process and bring its PrimFunc back as inert JSON."""
+"""Run a submission in the builder's process and bring its PrimFuncs back as inert JSON."""
 
 from __future__ import annotations
+
+import time
+from dataclasses import replace
 
 from autograder.diagnosis import SNAPSHOT, Diagnosis, Stopped, machines, with_last_line
 from autograder.runner.process import Child, ChildEnded, Pump
@@ -26,8 +29,7 @@ def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
     )
     request = {
         "source": str(source),
-        "builder": exercise.builder.name,
-        "params": exercise.builder.params,
+        "builders": [kernel.builder.model_dump() for kernel in exercise.kernels],
         "memory_mib": limits.memory_mib,
         "cpu_seconds": limits.build_seconds,
         "writable": str(work),
@@ -36,8 +38,8 @@ def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
     return builder
 
 
-def receive_prim_func(pump: Pump, builder: Child, diagnosis: Diagnosis) -> bytes:
-    """The graph JSON of the PrimFunc. The builder's whole process tree is dead when this returns.
+def receive_prim_funcs(pump: Pump, builder: Child, diagnosis: Diagnosis) -> list[bytes]:
+    """The graph JSON of each kernel's PrimFunc. The builder's whole process tree is dead when this returns.
 
     Raises:
         Stopped: there is none; the failure says why and whose fault that is.
@@ -47,12 +49,18 @@ def receive_prim_func(pump: Pump, builder: Child, diagnosis: Diagnosis) -> bytes
     except ChildEnded as ended:
         message = with_last_line(f"the process for the submission did not start ({ended.end})", builder)
         raise Stopped(machines(message, builder.tail)) from None
+    deadline = time.monotonic() + diagnosis.limits.build_seconds
+    graphs = []
     try:
-        frame = pump.receive(builder, diagnosis.limits.build_seconds)
-    except ChildEnded as ended:
-        raise Stopped(diagnosis.ended(ended)) from None
+        for kernel in diagnosis.exercise.kernels:
+            own = replace(diagnosis, exercise=kernel)
+            try:
+                frame = pump.receive(builder, deadline - time.monotonic())
+            except ChildEnded as ended:
+                raise Stopped(own.ended(ended)) from None
+            if frame.stage != "built":
+                raise Stopped(own.build_failure(frame.header))
+            graphs.append(frame.raw)
     finally:
         pump.kill(builder)
-    if frame.stage != "built":
-        raise Stopped(diagnosis.build_failure(frame.header))
-    return frame.raw
+    return graphs

@@ -3,9 +3,10 @@
 Nothing in this process is worth stealing or changing: it holds no inputs, no reference, no tolerance and no
     grader state, and what it sends is only data for the next process. Standard input brings one frame:
 
-    {"source": path, "builder": name, "params": {...}, "memory_mib": n, "cpu_seconds": s, "writable": folder}
+    {"source": path, "builders": [{"name": ..., "params": {...}}, ...], "memory_mib": n, "cpu_seconds": s,
+     "writable": folder}
 
-The channel carries {"stage": "ready"} when the watchdog may start counting, then one of
+The channel carries {"stage": "ready"} when the watchdog may start counting, then for each builder one of
 
     {"stage": "built"} + graph JSON          {"stage": "failed", "kind": ..., "message": ..., "line": ...}
 """
@@ -33,10 +34,11 @@ def main(channel: int) -> None:
     _prepare(request)
     _send(channel, encode({"stage": "ready"}))
     try:
-        answer = _build(request)
+        namespace = _import(request["source"])
+        for builder in request["builders"]:
+            _send(channel, _build(namespace, builder["name"], builder["params"]))
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the submission included
-        answer = encode({"stage": "failed", **_describe(error, request["source"])})
-    _send(channel, answer)
+        _send(channel, encode({"stage": "failed", **_describe(error, request["source"])}))
     os._exit(0)
 
 
@@ -65,11 +67,9 @@ def _prepare(request: dict[str, Any]) -> None:
         os.dup2(nothing.fileno(), 0)
 
 
-def _build(request: dict[str, Any]) -> bytes:
-    """Import the submission, call its builder, encode the PrimFunc."""
-    namespace = _import(request["source"])
-    builder = _find_builder(namespace, request["builder"], request["params"])
-    result = builder(**request["params"])
+def _build(namespace: dict[str, Any], name: str, params: dict[str, int]) -> bytes:
+    """Call a builder of the submission, encode its PrimFunc."""
+    result = _find_builder(namespace, name, params)(**params)
 
     import tvm
 

@@ -1,16 +1,18 @@
-"""The machine process: lowers the PrimFunc that the builder returned and runs it on the emulator.
+"""The machine process: lowers the PrimFuncs that the builders returned and runs them on the emulator.
 
 The submission's Python never runs here, so counters and findings are the emulator's own. Standard input
 brings
 
     {"stage": "kernel", "arch": ..., "tensors": [...], "memory_mib": n, "cpu_seconds": s} + graph JSON
-    {"stage": "run", "case": id, "schedule": ..., "seed": n} + raw bytes of all tensors, in order
+    {"stage": "run", "case": id, "kernel": index, "schedule": ..., "seed": n, "profile": bool} + raw bytes of
+    all tensors, in order
 
 The channel carries {"stage": "ready"}, then one frame per request:
 
     {"stage": "compiled", "resources": {...}}                              {"stage": "refused", "kind": ...,
     ...}
-    {"stage": "ran", "case": id, "findings": [...], "counters": {...}} + raw bytes of the outputs
+    {"stage": "ran", "case": id, "findings": [...], "counters": {...}, "accesses": [...]} + raw bytes of the
+    outputs
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ def main(channel: int) -> None:
     sys.setrecursionlimit(10_000)
     with os.fdopen(channel, "wb") as out:
         _answer(out, {"stage": "ready", "versions": {"tvm": tvm.__version__, "numpy": np.__version__}})
-        kernel: Any = None
-        tensors: list[dict[str, Any]] = []
+        kernels: list[tuple[Any, list[dict[str, Any]]]] = []
         while (frame := read_frame(sys.stdin.buffer)) is not None:
             if frame.stage == "kernel":
-                _confine(emulator, frame.header)
-                tensors = frame.header["tensors"]
-                kernel = _compile(emulator, frame, out)
+                if not kernels:
+                    _confine(emulator, frame.header)
+                kernels.append((_compile(emulator, frame, out), frame.header["tensors"]))
             else:
+                kernel, tensors = kernels[frame.header["kernel"]]
                 _run(emulator, kernel, tensors, frame, out)
 
 
@@ -99,7 +101,8 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
     before = [a.tobytes() for a in arrays]
     started = time.perf_counter()
     try:
-        run = kernel.run(*arrays, seed=request["seed"], schedule=request["schedule"], check=True)
+        options = {"profile": True} if request["profile"] else {}
+        run = kernel.run(*arrays, seed=request["seed"], schedule=request["schedule"], check=True, **options)
     except emulator.EmulatorError as error:
         _answer(out, {"stage": "refused", "case": request["case"], **_describe(emulator, error)})
         return
@@ -114,6 +117,7 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
         "case": request["case"],
         "findings": [_plain(finding.to_json()) for finding in run.findings],
         "counters": {str(name): int(count) for name, count in run.counters.items()},
+        "accesses": _accesses(run) if request["profile"] else [],
         "changed_inputs": changed,
         "resources": _resources(kernel),
         "seconds": seconds,
@@ -153,6 +157,23 @@ def _operations(kernel: Any) -> list[dict[str, Any]]:
         }
         for operation in kernel.operations[:1000]
         if operation.location is not None
+    ]
+
+
+def _accesses(run: Any) -> list[dict[str, Any]]:
+    """How each load and store used the memory: line, space, requests, passes taken and fewest possible."""
+    return [
+        {
+            "file": access.location.file,
+            "line": access.location.line,
+            "space": access.space,
+            "write": access.write,
+            "requests": int(access.requests),
+            "passes": int(access.passes),
+            "ideal": int(access.ideal),
+        }
+        for access in run.accesses
+        if access.location is not None
     ]
 
 

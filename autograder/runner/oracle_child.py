@@ -1,9 +1,9 @@
 """The oracle process: makes the inputs, computes the reference with PyTorch, compares outputs. It never sees
 code.
 
-Standard input brings {"stage": "plan", "seed": n, "oracle": name, "terms": n, "accumulate_eps": x, "tensors":
-[...], "cases": [...]} and later {"stage": "output", "case": id} + the raw bytes of the outputs. The channel
-carries
+Standard input brings {"stage": "plan", "seed": n, "cases": [{"id": ..., "inputs": family, "kernel": i}, ...],
+"kernels": [{"oracle": name, "terms": n, "accumulate_eps": x, "tensors": [...]}, ...]} and later
+{"stage": "output", "case": id} + the raw bytes of the outputs. The channel carries
 {"stage": "inputs", "case": id} + raw bytes for every case at once, and {"stage": "verdict", "case": id, ...}
 for every output.
 """
@@ -29,10 +29,11 @@ def main(channel: int) -> None:
     with os.fdopen(channel, "wb") as out:
         cases = {}
         for case in plan.header["cases"]:
-            cases[case["id"]] = _make_inputs(plan.header, case)
+            kernel = plan.header["kernels"][case["kernel"]]
+            cases[case["id"]] = _make_inputs(plan.header["seed"], kernel, case)
             out.write(encode({"stage": "inputs", "case": case["id"]}, cases[case["id"]].launch_bytes))
             out.flush()
-        judge = _Judge(plan.header)
+        judge = _Judge()
         out.write(encode({"stage": "loaded", "versions": judge.versions}))
         out.flush()
         while (frame := read_frame(sys.stdin.buffer)) is not None:
@@ -42,8 +43,9 @@ def main(channel: int) -> None:
 
 @dataclass(frozen=True)
 class _Case:
-    """Inputs of one case as fp64 arrays (rounded to their dtype), and the bytes of the launch."""
+    """The kernel's part of the plan, inputs as fp64 arrays (rounded to their dtype), the bytes of the launch."""
 
+    kernel: dict[str, Any]
     inputs: list[Any]
     launch_bytes: bytes
 
@@ -59,15 +61,15 @@ def numpy_dtype(name: str) -> Any:
     return np.dtype(name)
 
 
-def _make_inputs(plan: dict[str, Any], case: dict[str, Any]) -> _Case:
+def _make_inputs(seed: int, kernel: dict[str, Any], case: dict[str, Any]) -> _Case:
     import numpy as np
 
     from autograder.compare import fill_pattern
     from autograder.inputs import FAMILIES, generator
 
-    tensors = plan["tensors"]
+    tensors = kernel["tensors"]
     shapes = [tuple(t["shape"]) for t in tensors if t["role"] == "input"]
-    values = iter(FAMILIES[case["inputs"]](generator(plan["seed"], case["id"]), shapes))
+    values = iter(FAMILIES[case["inputs"]](generator(seed, case["id"]), shapes))
     launch, inputs = [], []
     for tensor in tensors:
         dtype = numpy_dtype(tensor["dtype"])
@@ -77,33 +79,34 @@ def _make_inputs(plan: dict[str, Any], case: dict[str, Any]) -> _Case:
         else:
             rounded = np.full(tensor["shape"], fill_pattern(dtype), dtype)
         launch.append(np.ascontiguousarray(rounded).tobytes())
-    return _Case(inputs, b"".join(launch))
+    return _Case(kernel, inputs, b"".join(launch))
 
 
 class _Judge:
-    """Holds PyTorch and the plan; called with one output frame at a time."""
+    """Holds PyTorch; called with one output frame at a time."""
 
-    def __init__(self, plan: dict[str, Any]) -> None:
+    def __init__(self) -> None:
         import torch
 
+        import autograder.oracles.doubling
+        import autograder.oracles.elementwise
         import autograder.oracles.gemm  # noqa: F401  registers its references
-        from autograder.oracles import MISTAKES, ORACLES
 
         torch.set_num_threads(1)
         self.versions = {"torch": torch.__version__}
-        self._reference = ORACLES[plan["oracle"]]
-        self._mistakes = MISTAKES.get(plan["oracle"])
-        self._plan = plan
 
     def __call__(self, cases: dict[str, _Case], frame: Frame) -> dict[str, Any]:
         import numpy as np
 
         from autograder.compare import allowed_interval, compare
+        from autograder.oracles import MISTAKES, ORACLES
 
-        (output,) = (t for t in self._plan["tensors"] if t["role"] == "output")
+        case = cases[frame.header["case"]]
+        kernel, inputs = case.kernel, case.inputs
+        (output,) = (t for t in kernel["tensors"] if t["role"] == "output")
         dtype = numpy_dtype(output["dtype"])
         actual = np.frombuffer(frame.raw, dtype).reshape(output["shape"])
-        inputs = cases[frame.header["case"]].inputs
-        reference = self._reference(inputs)
-        interval = allowed_interval(reference, self._plan["terms"], self._plan["accumulate_eps"], dtype)
-        return compare(actual, *interval, mistakes=self._mistakes(inputs) if self._mistakes else ()).to_json()
+        reference = ORACLES[kernel["oracle"]](inputs)
+        interval = allowed_interval(reference, kernel["terms"], kernel["accumulate_eps"], dtype)
+        mistakes = MISTAKES.get(kernel["oracle"])
+        return compare(actual, *interval, mistakes=mistakes(inputs) if mistakes else ()).to_json()

@@ -16,7 +16,7 @@ from autograder.course import Exercise, Limits
 from autograder.diagnosis import Diagnosis, Failure, Stopped
 from autograder.report.model import Fault
 from autograder.runner import build_child
-from autograder.runner.build import receive_prim_func, start_builder
+from autograder.runner.build import receive_prim_funcs, start_builder
 from autograder.runner.limits import landlock_version
 from autograder.runner.process import Pump
 from autograder.runner.tvm_import import import_tvm
@@ -36,7 +36,7 @@ def build(exercise: Exercise, limits: Limits) -> Build:
         diagnosis = Diagnosis(exercise, submission, limits.model_copy(update=changes))
         with Pump() as pump:
             try:
-                return receive_prim_func(pump, start_builder(pump, diagnosis), diagnosis)
+                return receive_prim_funcs(pump, start_builder(pump, diagnosis), diagnosis)[0]
             except Stopped as stopped:
                 return stopped.failure
 
@@ -102,10 +102,9 @@ def test_what_is_no_kernel_is_explained(
     path.parent.mkdir()
     path.write_text(source)
     import_tvm()
-    request = {"source": str(path), "builder": "build_kernel", "params": exercise.builder.params}
     diagnosis = Diagnosis(exercise, Submission("exercise_05.ipynb", source, 6, "kernel"), limits)
     with pytest.raises(BaseException) as caught:
-        build_child._build(request)
+        build_child._build(build_child._import(str(path)), "build_kernel", exercise.builder.params)
     sys.modules.pop(build_child.MODULE, None)
     failure = diagnosis.build_failure(build_child._describe(caught.value, str(path)))
     check(failure, source, message, line)
@@ -185,7 +184,7 @@ def test_children_that_leave_the_group_are_killed_too(
     with Pump() as pump:
         builder = start_builder(pump, diagnosis)
         with pytest.raises(Stopped):
-            receive_prim_func(pump, builder, diagnosis)
+            receive_prim_funcs(pump, builder, diagnosis)
         pid = int(builder.tail.split("grandchild ")[1].split()[0])
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autograder.checks import CaseRun, Outcome, run_checks
+from autograder.checks import CaseRun, Compiled, Outcome, run_checks
 from autograder.checks.synchronization import lints
 from autograder.course import Exercise, Limits
 from autograder.diagnosis import Diagnosis, Failure, graders, machines, yours
@@ -72,7 +72,7 @@ def make(exercise: Exercise) -> Make:
         )
         outcome = Outcome(Diagnosis(exercise, submission, Limits()), build_failure, run_failure, resources)
         outcome.planned = len(exercise.cases)
-        outcome.parameters = ["A", "B", "out"]
+        outcome.compiled = [Compiled([], ["A", "B", "out"])]
         for number, case in enumerate(exercise.cases[:cases]):
             fields = {"counters": COUNTERS, "comparison": RIGHT, **runs(number)}
             outcome.runs.append(CaseRun(case.id, case.title, **fields))
@@ -122,7 +122,7 @@ OPERATIONS = [
 def test_wrong_numbers_name_the_lines_that_can_be_wrong(make: Make, suspect: str, lines: list[int]) -> None:
     """Every case points to its lines, but lines that were shown already are not repeated."""
     outcome = make(lambda case: {"comparison": {**WRONG, "suspect": suspect}})
-    outcome.operations = OPERATIONS
+    outcome.compiled = [Compiled(OPERATIONS, ["A", "B", "out"])]
     first, *others = results(outcome)["correctness"].evidence
     assert [place.line for place in first.locations] == lines
     assert all(other.locations == [] for other in others)
@@ -133,13 +133,13 @@ def test_casts_are_named_where_the_source_has_them(make: Make) -> None:
         lambda case: {"comparison": {**WRONG, "suspect": "cast"}},
         source="x\nTx.cast(a[:], b[:])\nT.ptx['cvt.rz.f16.f32'](a, b)\n",
     )
-    outcome.operations = OPERATIONS
+    outcome.compiled = [Compiled(OPERATIONS, ["A", "B", "out"])]
     assert [p.line for p in results(outcome)["correctness"].evidence[0].locations] == [2, 3]
 
 
 def test_findings_name_the_lines_themselves(make: Make) -> None:
     outcome = make(lambda case: {"comparison": WRONG, "findings": [finding()]})
-    outcome.operations = OPERATIONS
+    outcome.compiled = [Compiled(OPERATIONS, ["A", "B", "out"])]
     assert all(e.locations == [] for e in results(outcome)["correctness"].evidence)
 
 
@@ -155,7 +155,7 @@ def test_mechanism_and_resources_name_lines_too(make: Make) -> None:
         resources={"tmem_columns": 256, "smem_bytes": 10**6, "threads_per_cta": 256},
         source=source,
     )
-    outcome.operations = OPERATIONS
+    outcome.compiled = [Compiled(OPERATIONS, ["A", "B", "out"])]
     assert [place.line for place in results(outcome)["mechanism"].evidence[0].locations] == [3]
     evidence = results(outcome)["resources"].evidence
     assert {e.data["resource"]: [place.line for place in e.locations] for e in evidence} == {
@@ -164,7 +164,7 @@ def test_mechanism_and_resources_name_lines_too(make: Make) -> None:
         "smem_bytes": [3],
     }
     outcome = make(lambda n: {"counters": {"st.global": 1}})
-    outcome.operations = OPERATIONS[-1:]
+    outcome.compiled = [Compiled(OPERATIONS[-1:], ["A", "B", "out"])]
     evidence = results(outcome)["mechanism"].evidence
     assert [[place.line for place in e.locations] for e in evidence] == [[6], [], [], [], []]
 

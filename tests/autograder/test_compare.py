@@ -14,6 +14,7 @@ from autograder.oracles import Reference
 
 SHAPES = [(128, 64), (128, 64)]
 F16 = np.dtype(np.float16)
+GEMM_FAMILIES = ["large", "normal", "one_hot", "signed_zeros"]  # made for A (M, K) and B (N, K) of D = A B^T
 
 
 def inputs(family: str, seed: int = 3) -> list[Any]:
@@ -36,7 +37,7 @@ def fp32_sum(family: str, order: Any, seed: int = 3) -> Any:
     return total.astype(F16)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", GEMM_FAMILIES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_every_order_of_an_fp32_sum_is_right(exercise: Exercise, family: str, seed: int) -> None:
     allowed = interval(family, exercise, seed)
@@ -45,7 +46,7 @@ def test_every_order_of_an_fp32_sum_is_right(exercise: Exercise, family: str, se
         assert compare(fp32_sum(family, order, seed), *allowed).mismatches == 0
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", GEMM_FAMILIES)
 def test_degenerate_outputs_are_wrong(exercise: Exercise, family: str) -> None:
     """Zeros, an untouched output, a copy of an input, a constant, and NaN everywhere."""
     expected, low, high = interval(family, exercise)
@@ -62,7 +63,7 @@ def test_degenerate_outputs_are_wrong(exercise: Exercise, family: str) -> None:
         assert compare(output.astype(F16), expected, low, high).mismatches > 8000
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", GEMM_FAMILIES)
 def test_one_wrong_element_is_found_anywhere(exercise: Exercise, family: str) -> None:
     allowed = interval(family, exercise)
     right = fp32_sum(family, range(64))
@@ -100,7 +101,7 @@ def test_narrow_arithmetic_is_wrong(exercise: Exercise, family: str) -> None:
 
 
 def test_expected_values_stay_inside_fp16(exercise: Exercise) -> None:
-    for family in FAMILIES:
+    for family in GEMM_FAMILIES:
         for seed in range(5):
             expected, low, high = interval(family, exercise, seed)
             assert np.isfinite(low).all() and np.isfinite(high).all()
@@ -126,7 +127,7 @@ def test_minus_zero_is_zero() -> None:
     assert compare(-zero, zero, zero, zero).mismatches == 0
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", GEMM_FAMILIES)
 @pytest.mark.parametrize(
     ("mistake", "meaning"),
     [
@@ -191,7 +192,7 @@ def test_a_reference_that_is_not_finite_is_the_graders_mistake() -> None:
 
 
 def test_seeds_decide_everything() -> None:
-    for family in FAMILIES:
+    for family in GEMM_FAMILIES:
         same = zip(inputs(family, 7), inputs(family, 7), strict=True)
         assert all((x == y).all() for x, y in same)
         assert not (inputs(family, 7)[1] == inputs(family, 8)[1]).all()
@@ -207,7 +208,7 @@ def test_pytorch_and_numpy_agree() -> None:
     np.testing.assert_allclose(reference.magnitude, np.abs(a) @ np.abs(b).T, rtol=1e-13)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", GEMM_FAMILIES)
 def test_classic_mistakes_with_the_operands_are_named(exercise: Exercise, family: str) -> None:
     import autograder.oracles.gemm  # noqa: F401
     from autograder.oracles import MISTAKES
