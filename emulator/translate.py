@@ -105,6 +105,31 @@ class Global:
 
 
 @dataclass
+class Loop:
+    """A loop around the current statement.
+
+    Attributes:
+        mask: the mask its body starts with ("" when every lane is active).
+        live: variable with the lanes that have not left the loop, "" as long as all lanes leave it together.
+        go: variable with the lanes that are still in this round.
+        left: places in its body so far where only some lanes leave the round.
+    """
+
+    mask: str
+    live: str
+    go: str
+    left: int = 0
+
+
+class LanesPart(Exception):
+    """Only some lanes leave a loop that was translated for lanes that stay together."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__()
+        self.loop = loop
+
+
+@dataclass
 class MapBytes:
     """A view of the bytes of a tensor map that is a kernel parameter."""
 
@@ -224,6 +249,18 @@ def _may_write_global(name: str, tokens: tuple[str, ...]) -> bool:
     return not (base.startswith(("st", "atom", "red")) and any(tok.startswith("shared") for tok in tokens))
 
 
+_MEMORY_OPS = re.compile(r"tirx\.ptx\.(ld|ldu|st|atom|red|cp_async_c[ag])(_|$)")
+
+
+def _shared_access(name: str, tokens: tuple[str, ...]) -> int:
+    """Bytes of one thread's access of a PTX load, store or atomic that may be to shared memory; 16 for anything else."""
+    if not _MEMORY_OPS.match(name) or "global" in tokens and "shared" not in "".join(tokens):
+        return 16
+    sizes = [int(m.group(1)) // 8 for tok in tokens if (m := re.fullmatch(r"[busf](8|16|32|64|128)|bf16|f16x2|bf16x2", tok)) and m.group(1)]
+    vector = next((int(tok[1:]) for tok in tokens if tok in ("v2", "v4", "v8")), 1)
+    return max(1, min(16, min(sizes, default=4) * (vector if "atom" not in name and "red" not in name else 1)))
+
+
 class Translator:
     """Translates one lowered device function; see :func:`translate`."""
 
@@ -256,8 +293,9 @@ class Translator:
         self.smem_access = 16
         self.static_smem = 0
         self.uses: set[str] = set()
-        self.loop_depth: list[str] = []
+        self.loops: list[Loop] = []
         self.loop_step = ""  # what ends a round of the innermost loop
+        self.returned = 0  # returns so far that only some lanes take
         self.tail = True  # nothing of the function follows the current statement
         self.operand_kind = U  # how the operands of the current instruction may vary
         self.stored_maps: set[str] = set()
@@ -1099,6 +1137,7 @@ class Translator:
         marker = str(strings[-1].value).split(",") if str(strings[-1].value) else []
         operands = [a for a in args if type(a).__name__ != "StringImm"]
         mod_map = table_mods(table, tokens)
+        self.smem_access = min(self.smem_access, _shared_access(entry.name, tokens))
         predicate = operands.pop() if "pred" in marker else None
         for i in sorted(int(m[1:]) for m in marker if m[0] == "s" and m[1:].isdigit()):
             operands.insert(i, None)  # written "_": no register
@@ -1350,16 +1389,26 @@ class Translator:
         self.location = saved
 
     def s_SeqStmt(self, s: Any) -> None:
-        last, tail = len(s.seq) - 1, self.tail and not self.loop_depth
+        last, tail = len(s.seq) - 1, self.tail and not self.loops
         for i, child in enumerate(s.seq):
             if tail and i < last and self.returns_early(child):
                 # what follows is for the threads that did not return
-                rest = tvm.tirx.SeqStmt(list(s.seq[i + 1 :])) if i + 1 < last else s.seq[last]
-                self.stmt(tvm.tirx.IfThenElse(child.condition, child.then_case, rest, child.span))
+                self.stmt(tvm.tirx.IfThenElse(child.condition, child.then_case, self.rest_of(s, i), child.span))
                 return
-            saved, self.tail = self.tail, tail and i == last
+            saved, self.tail, parted = self.tail, tail and i == last, self.parted()
             self.stmt(child)
             self.tail = saved
+            if i < last and self.parted() != parted:
+                rest, live = self.rest_of(s, i), self.loops[-1].go if self.loops else "alive"
+                self.masked_region(live, partial(self.stmt, rest))
+                return
+
+    def rest_of(self, s: Any, i: int) -> Any:
+        return tvm.tirx.SeqStmt(list(s.seq[i + 1 :])) if i + 2 < len(s.seq) else s.seq[i + 1]
+
+    def parted(self) -> int:
+        """Changes when some lanes left what the current statement is in."""
+        return self.loops[-1].left if self.loops else self.returned
 
     def returns_early(self, s: Any) -> bool:
         """``if condition: ...; return`` without an else branch."""
@@ -1570,18 +1619,52 @@ class Translator:
         self.jump("thread_return")
 
     def jump(self, name: str) -> None:
+        """``break``, ``continue`` or ``return``; of all lanes that are in the loop (or kernel), or of some."""
+        statement = {"break_loop": "break", "continue_loop": "continue", "thread_return": "return"}[name]
         divergent = self.scalar is not None or self.mask is not None
-        if name == "thread_return":
-            if self.tail and not self.loop_depth:
-                self.emit("pass" if divergent else "return")  # nothing follows for the threads of the branch
-                return
-            if divergent:
-                raise self.unsupported(name, "under a branch that may differ between lanes, with more statements around it")
-        elif self.scalar is None and self.mask is not None and self.loop_depth and self.loop_depth[-1] != self.mask:
-            raise self.unsupported(name, "under a branch that may differ between lanes")
-        if name == "continue_loop" and self.loop_step:
-            self.emit(self.loop_step)
-        self.emit({"break_loop": "break", "continue_loop": "continue", "thread_return": "return"}[name])
+        if statement == "return" and self.tail and not self.loops:
+            self.emit("pass" if divergent else "return")  # nothing follows for the threads of the branch
+            return
+        if statement != "return" and not self.loops:
+            raise self.unsupported(name, "outside of a loop")
+        if self.scalar is not None and statement == "return":
+            raise self.unsupported(name, "in code of a single lane")
+        if self.scalar is not None or (not divergent if statement == "return" else self.loops[-1].mask == (self.mask or "")):
+            if statement == "continue" and self.loop_step:
+                self.emit(self.loop_step)
+            self.emit(statement)
+            return
+        loops = self.loops if statement == "return" else self.loops[-1:]
+        for loop in loops:
+            if not loop.live:
+                raise LanesPart(loop)
+        for loop in loops:
+            loop.left += 1
+            self.emit(f"{loop.go} = leave({loop.go}, {self.t})")
+            if statement != "continue":
+                self.emit(f"{loop.live} = leave({loop.live}, {self.t})")
+        if statement == "return":
+            self.returned += 1
+            self.emit(f"alive = leave(alive, {self.t})")
+
+    def leaves_around(self, s: Any) -> bool:
+        """Whether a branch leaves what is around it: a loop, or the kernel other than at its very end."""
+        kind = type(s).__name__
+        if kind in ("For", "While"):
+            return self.returns(s)
+        if kind == "Break" or kind == "Continue" or (kind == "Return" and not self.tail):
+            return True
+        if kind == "Evaluate":
+            name = str(getattr(getattr(s.value, "op", None), "name", ""))
+            return name in ("tirx.break_loop", "tirx.continue_loop") or (name == "tirx.thread_return" and not self.tail)
+        if kind == "SeqStmt":
+            return any(self.leaves_around(child) for child in s.seq)
+        if kind == "IfThenElse":
+            return self.leaves_around(s.then_case) or (s.else_case is not None and self.leaves_around(s.else_case))
+        return kind == "AttrStmt" and self.leaves_around(s.body)
+
+    def returns(self, s: Any) -> bool:
+        return any(type(n).__name__ == "Return" or str(getattr(getattr(n, "op", None), "name", "")) == "tirx.thread_return" for n in walk(s))
 
     def s_For(self, s: Any) -> None:
         if int(s.kind) not in (0, 3, 2, 1):
@@ -1597,12 +1680,7 @@ class Translator:
             else:
                 self.emit(f"for {name} in range({lo.code}, {lo.code} + {extent.code}, {step}):")
             self.env[s.loop_var] = Scalar(name, dtype, U, False, self.depth, region)
-            self.loop_depth.append(self.mask or "")
-            outer, self.loop_step = self.loop_step, ""
-            with self.block():
-                self.stmt(s.body)
-            self.loop_step = outer
-            self.loop_depth.pop()
+            self.uniform_loop(s.body)
             return
         end = self.fresh_name("end")
         self.emit(f"{name} = {lo.code}")
@@ -1617,7 +1695,7 @@ class Translator:
             if spins:
                 self.emit(f"{again} = False")
             self.emit("while True:")
-            with self.block():
+            with self.block(), self.inside(Loop("", "", ""), ""):
                 c = self.expr(s.condition)
                 self.emit(f"if not {c.code}:")
                 with self.block():
@@ -1627,6 +1705,58 @@ class Translator:
                 self.stmt(s.body)
             return
         self.masked_loop(lambda: self.expr(s.condition), s.body, spin=spins)
+
+    @contextmanager
+    def inside(self, loop: Loop, step: str) -> Any:
+        """The body of a loop, whose rounds end with ``step``."""
+        outer, self.loop_step = self.loop_step, step
+        self.loops.append(loop)
+        yield
+        self.loops.pop()
+        self.loop_step = outer
+
+    def uniform_loop(self, body: Any) -> None:
+        """The body of a loop that all lanes do equally often, unless some break out of it; its head is the last line."""
+        loop = Loop(self.mask or "", "", "")
+        state = (
+            self.t, self.mask, self.depth, self.indent, self.tail, self.location, self.site, self.static_smem, self.scalar, self.loop_step,
+            list(self.loops), list(self.role_path),
+        )  # fmt: skip
+        at = len(self.lines)
+        try:
+            with self.block(), self.inside(loop, ""):
+                self.stmt(body)
+            return
+        except LanesPart as e:
+            if e.loop is not loop:
+                raise
+        self.t, self.mask, self.depth, self.indent, self.tail, self.location, self.site, self.static_smem, self.scalar, self.loop_step = state[:10]
+        self.loops, self.role_path = state[10:]
+        del self.lines[at:]
+        t, m = self.fresh_name("t"), self.fresh_name("m")
+        loop = Loop(m, self.fresh_name("live"), self.fresh_name("go"))
+        head = self.lines.pop()
+        self.emit(f"{t} = {self.t}")
+        self.emit(f"{loop.live} = True")
+        self.lines.append(head)
+        with self.block():
+            self.emit_lines(self.still_in(loop, t, m))
+            self.t, self.mask, self.depth = t, m, self.depth + 1
+            with self.inside(loop, ""):
+                self.stmt(body)
+        self.t, self.mask, self.depth = state[:3]
+
+    def still_in(self, loop: Loop, t: str, m: str) -> list[tuple[int, str]]:
+        """The start of a round of a loop that lanes leave one by one."""
+        return [
+            (0, f"{m} = {t}.branch({loop.live})"), (0, f"if {m} is False:"), (1, "break"), (0, f"if {m} is not {t}.mask:"), (1, f"{t} = {t}.masked({m})"),
+            (0, f"{loop.go} = True"),
+        ]  # fmt: skip
+
+    def emit_lines(self, lines: list[tuple[int, str]], at: int | None = None) -> None:
+        new = [(self.indent + deeper, text, self.site) for deeper, text in lines]
+        at = len(self.lines) if at is None else at
+        self.lines[at:at] = new
 
     def polls(self, loop: Any) -> bool:
         """Whether a loop repeats until a value in memory changes: its condition depends on what its body loads."""
@@ -1670,7 +1800,9 @@ class Translator:
     def leaves(self, s: Any) -> bool:
         """Whether a branch can leave the loop around it."""
         return any(
-            type(n).__name__ == "Call" and str(getattr(n.op, "name", "")) in ("tirx.break_loop", "tirx.thread_return") for n in walk(s)
+            type(n).__name__ in ("Break", "Return")
+            or (type(n).__name__ == "Call" and str(getattr(n.op, "name", "")) in ("tirx.break_loop", "tirx.thread_return"))
+            for n in walk(s)
         )
 
     def is_memory(self, source: Any) -> bool:
@@ -1691,6 +1823,8 @@ class Translator:
         if spin:
             self.emit(f"{again} = False")
         saved = self.t, self.mask, self.depth
+        loop = Loop(m, self.fresh_name("live"), self.fresh_name("go"))
+        head = len(self.lines)
         self.emit("while True:")
         with self.block():
             self.t = t
@@ -1705,13 +1839,14 @@ class Translator:
             self.mask, self.depth = m, self.depth + 1
             if spin:
                 self.spin_from_second_round(t, again)
-            self.loop_depth.append(m)
-            outer, self.loop_step = self.loop_step, after
-            self.stmt(body)
-            self.loop_step = outer
-            self.loop_depth.pop()
+            with self.inside(loop, after):
+                self.stmt(body)
             if after:
                 self.emit(after)
+            if loop.left:
+                self.emit_lines(self.still_in(loop, t, m), head + 1)
+        if loop.left:
+            self.emit_lines([(0, f"{loop.live} = True")], head)
         self.t, self.mask, self.depth = saved
 
     def s_IfThenElse(self, s: Any) -> None:
@@ -1736,7 +1871,7 @@ class Translator:
             self.emit(f"{cond} = {c.code}")
             c = Val(cond, "bool", c.kind, c.lane)
         with self.on_path(role):
-            if c.lane and self.picks_lanes(s.condition) and not self.has_collective(s.then_case):
+            if c.lane and self.picks_lanes(s.condition) and not self.has_collective(s.then_case) and not self.leaves_around(s.then_case):
                 if self.blocks_in_loop(s.then_case):
                     self.add_role("tid // 32")  # the lanes of a scalar region run one after another
                 self.scalar_region(c, lambda: self.stmt(s.then_case))
@@ -1751,7 +1886,7 @@ class Translator:
         code = c.code.replace("t.tid", "tid")
         if "elect(" in code or not self.pure_role(code):
             return ""
-        if self.blocks(s):
+        if self.blocks(s) or self.leaves(s):
             self.add_role(f"as_bool({code}, tid)")
         return code
 
@@ -1879,6 +2014,8 @@ class Translator:
             self.env[p] = Scalar(name, dtype, U, elem=elem)
             self.role_names.add(name)
         self.emit(f"{''.join(name + ', ' for name, _ in params)}= args" if params else "pass")
+        if self.returns(self.func.body):
+            self.emit("alive = True")
         self.stmt(self.func.body)
         local_arrays: dict[str, LocalArray] = self.consts.pop("__locals__", {})
         text = ["def main(t, args):"]
