@@ -21,7 +21,8 @@ from emulator.machine.tensor_map import TensorMap
 _KIND = {"i": 0, "u": 1, "f": 2, "b": 6}
 _TENSOR_TYPE_INDEX = 70
 _OPAQUE_POINTER = 4
-_CU_TFLOAT32 = 11  # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+# CUtensorMapDataType values that TVM's encoder accepts in place of the tensor's own type.
+FORCED_TYPES = {11: "tfloat32", 13: "16u4_align8b", 14: "16u4_align16b", 15: "16u6_align16b"}
 
 
 @dataclass(frozen=True)
@@ -322,7 +323,7 @@ class Host:
         rank = int(attrs.rank)
         values = [self.expr(a) for a in e.args[1:]]
         force = attrs.force_cu_dtype
-        dtype = "tfloat32" if force is not None and int(force) == _CU_TFLOAT32 else str(attrs.descriptor_dtype)
+        dtype = FORCED_TYPES.get(-1 if force is None else int(force), str(attrs.descriptor_dtype))
         modes = (int(attrs.interleave), int(attrs.swizzle), int(attrs.oob_fill))
         self.add_tensor_map(e.args[0], dtype, rank, values[0], [int(v) for v in values[1:]], modes)
 
@@ -331,8 +332,8 @@ class Host:
         dtype, rank, pointer, *fields = (self.expr(a) for a in args[2:])
         count = 4 * int(rank) - 1
         interleave, swizzle, _l2, oob_fill, *force = (int(v) for v in fields[count:])
-        if force and force[0] == _CU_TFLOAT32:
-            dtype = "tfloat32"
+        if force:
+            dtype = FORCED_TYPES.get(force[0], dtype)
         self.add_tensor_map(args[1], str(dtype), int(rank), pointer, [int(v) for v in fields[:count]], (interleave, swizzle, oob_fill))
 
     def add_tensor_map(self, key: Any, dtype: str, rank: int, pointer: Any, numbers: list[int], modes: tuple[int, int, int]) -> None:

@@ -142,7 +142,7 @@ class Kernel:
         numerics: str = "fast",
         fine: bool = False,
         profile: bool = False,
-        tensor_maps: Sequence[HostTensorMap] = (),
+        tensor_maps: list[HostTensorMap] | None = None,
     ) -> Run:
         """Run the kernel on NumPy arrays, writing outputs in place as the compiled module would.
 
@@ -155,7 +155,8 @@ class Kernel:
             numerics: ``fast`` (float32 BLAS) or ``exact`` (the tensor core's alignment and truncation).
             profile: count bank conflicts and sectors per statement (``Run.accesses``); wasteful ones become lint.
             fine: one strand per warp from the start (slower; more interleavings under ``random``).
-            tensor_maps: maps whose 128 bytes (:func:`emulator.instructions.tensormap.payload` of their number) lie in tensors.
+            tensor_maps: maps whose 128 bytes (:func:`emulator.instructions.tensormap.payload` of their number) lie in tensors;
+                the maps that the kernel makes with ``tensormap.replace`` are appended, for kernels that follow.
 
         Raises:
             LaunchError: wrong number, dtype or shape of arguments, or resources that do not fit an SM.
@@ -163,6 +164,7 @@ class Kernel:
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
         arrays = [_as_argument(i, t) for i, t in enumerate(tensors)]
+        tensor_maps = [] if tensor_maps is None else tensor_maps
         start = time.perf_counter()
         fine_now = fine or schedule == "random"
         while True:
@@ -191,7 +193,7 @@ class Kernel:
 
     def _launch_all(
         self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool,
-        accesses: list[Access] | None, tensor_maps: Sequence[HostTensorMap],
+        accesses: list[Access] | None, tensor_maps: list[HostTensorMap],
     ) -> None:  # fmt: skip
         self._backup = [] if fine else [a.copy() for a in _memories(arrays, tensor_maps)]
         memory = GlobalMemory()
@@ -237,6 +239,8 @@ class Kernel:
                 self._report_fault(machine, log, fault)
             if accesses is not None:
                 _collect_accesses(machine, log, accesses, counters)
+            made = memory.tensor_maps[len(tensor_maps) :]
+            tensor_maps += [HostTensorMap(bound.map, bound.segment.array) for bound in made]
             self.tmem_columns = max(self.tmem_columns, machine.tmem_columns)
             for name, n in machine.counters.items():
                 counters[name] = counters.get(name, 0) + n
