@@ -13,7 +13,7 @@ from autograder.oracles import Reference
 
 Floats = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
-Suspect = Literal["operands", "cast", "store"]
+Suspect = Literal["operands", "cast", "store", "coverage"]
 Mistakes = Iterable[tuple[str, npt.NDArray[np.float64]]]
 
 
@@ -29,7 +29,8 @@ class Comparison:
         max_error: largest |actual - expected| over finite mismatches.
         where: the pattern of the mismatches in words.
         meaning: what the values tell about the mistake, empty when nothing fits.
-        suspect: where to look for it: in the operands, in the cast, or in the store of the output.
+        suspect: where to look for it: in the operands, in the cast, in the store of the output, or (coverage) also
+            in the size of the grid.
     """
 
     elements: int
@@ -173,7 +174,7 @@ def _meaning(
 ) -> tuple[str, Suspect]:
     """(a mistake that explains most mismatches or "", where to look)."""
     if unwritten.sum() == wrong.sum():
-        return "the kernel never wrote these elements", "store"
+        return "the kernel never wrote these elements", "coverage"
     nonfinite = wrong & ~np.isfinite(actual)
     if nonfinite.sum() > wrong.sum() / 2:
         return (

@@ -1,5 +1,5 @@
 """Seeded inputs. Each family is one function (shapes, generator) -> arrays, made for a pair A (M, K), B (N,
-K).
+K); normal, distinct and extremes take any number of shapes.
 
 They are generated in the oracle's process from the seed of the run, which the submission's process never
 learns. Every family makes zeros, a copy of an input, and an untouched output wrong.

@@ -75,12 +75,14 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
 
 
 def suspects(outcome: Outcome, suspect: str) -> list[Location]:
-    """The lines where a mistake of this sort can be: where the output is stored, where the sum leaves the
-    tensor core and is cast, or where the operands are filled and multiplied.
+    """The lines where a mistake of this sort can be: where the output is stored and how many CTAs there are, where
+    the sum leaves the tensor core and is cast, or where the operands are filled and multiplied.
     """
     stores = outcome.lines_on_output(STORES)
     if suspect == "store":
         return stores
+    if suspect == "coverage":
+        return stores + outcome.lines_with(r"\bT\.cta_id\(")
     if suspect == "cast":
         casts = outcome.lines_with(r"(?i)cast\(|cvt\.")
         return casts or outcome.lines_of("tcgen05.ld") + stores

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,12 +67,19 @@ def cell_of(notebook: dict[str, Any], grade_id: str) -> str:
     return "".join(cell["source"])
 
 
+def course_of(exercise: str) -> str:
+    """The text of course.yaml with one exercise only."""
+    text = (REPOSITORY / "course.yaml").read_text(encoding="utf-8")
+    head, *blocks = re.split(r"(?m)^(?=  - id: exercise_)", text)
+    return head + next(block for block in blocks if block.startswith(f"  - id: {exercise}\n"))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A course folder with blanks and non-ASCII letters in its path, holding exercise_05 as released."""
     root = tmp_path / "Übung für GPUs 漢字"
     root.mkdir()
-    shutil.copy(REPOSITORY / "course.yaml", root)
+    (root / "course.yaml").write_text(course_of("exercise_05"), encoding="utf-8")
     for step in ("exercises", "solutions"):
         shutil.copytree(REPOSITORY / step / "exercise_05", root / step / "exercise_05")
     return root

@@ -118,7 +118,9 @@ OPERATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("suspect", "lines"), [("operands", [2, 3]), ("cast", [4, 6]), ("store", [6])])
+@pytest.mark.parametrize(
+    ("suspect", "lines"), [("operands", [2, 3]), ("cast", [4, 6]), ("store", [6]), ("coverage", [6])]
+)
 def test_wrong_numbers_name_the_lines_that_can_be_wrong(make: Make, suspect: str, lines: list[int]) -> None:
     """Every case points to its lines, but lines that were shown already are not repeated."""
     outcome = make(lambda case: {"comparison": {**WRONG, "suspect": suspect}})

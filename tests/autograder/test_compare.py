@@ -229,3 +229,43 @@ def test_classic_mistakes_with_the_operands_are_named(exercise: Exercise, family
         assert words in seen.meaning
         assert seen.suspect == "operands"
     assert compare(allowed[0], *allowed, mistakes=MISTAKES["gemm_nt"]([a, b])).meaning == ""
+
+
+@pytest.mark.parametrize("family", ["normal", "distinct", "extremes"])
+def test_a_doubled_matrix_is_right_or_wrong_by_one_bit(family: str) -> None:
+    """D = 2 A has one right output; the next fp16 number is wrong, anywhere."""
+    import autograder.oracles.doubling  # noqa: F401
+    from autograder.oracles import ORACLES
+
+    (a,) = (x.astype(F16) for x in FAMILIES[family](generator(3, family), [(56, 552)]))
+    allowed = allowed_interval(ORACLES["double"]([a.astype(np.float64)]), 1, 0.0, F16)
+    assert np.isfinite(a * F16.type(2)).all()
+    assert compare(a * F16.type(2), *allowed).mismatches == 0
+    for index in [(0, 0), (55, 551), (31, 128)]:
+        wrong = a * F16.type(2)
+        wrong[index] = np.nextafter(wrong[index], F16.type(0.5))
+        seen = compare(wrong, *allowed)
+        assert seen.mismatches == 1 and seen.first is not None and seen.first["index"] == list(index)
+
+
+def test_distinct_values_tell_where_they_belong() -> None:
+    """No value twice, also after doubling, so a tile in the wrong place is recognised."""
+    import autograder.oracles.doubling  # noqa: F401
+    from autograder.oracles import MISTAKES, ORACLES
+
+    (a,) = FAMILIES["distinct"](generator(4, "distinct"), [(56, 552)])
+    assert np.unique(a.astype(F16)).size == a.size
+    allowed = allowed_interval(ORACLES["double"]([a]), 1, 0.0, F16)
+    assert "nothing was doubled" in compare(a.astype(F16), *allowed, mistakes=MISTAKES["double"]([a])).meaning
+    swapped = (2 * a).astype(F16)
+    swapped[:32, :256] = np.concatenate([swapped[:32, 128:256], swapped[:32, :128]], axis=1)
+    assert "D[0, 0] holds what belongs in D[0, 128]" in compare(swapped, *allowed).meaning
+
+
+def test_rows_that_were_never_written_may_come_from_the_grid() -> None:
+    (a,) = FAMILIES["distinct"](generator(4, "distinct"), [(56, 552)])
+    expected = (2 * a).astype(F16)
+    output = expected.copy()
+    output[32:] = fill_pattern(F16)
+    seen = compare(output, expected, expected, expected)
+    assert (seen.suspect, seen.where) == ("coverage", "rows 32-55")

@@ -95,6 +95,12 @@ def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
             "        points: 11\n        looks_at: your",
             "questions are worth 10 points, the check 'predictions' 11",
         ),
+        ("      terms: K\n", "", "rounding_interval needs terms and an accumulate_eps above 0"),
+        (
+            "kind: correctly_rounded\n",
+            "kind: correctly_rounded\n      terms: 1\n",
+            "terms belong to kind: rounding_interval only",
+        ),
         ("arch: sm_100a", "arch: [", r"line \d+: "),
         ("arch: sm_100a", "arch: sm_100", "'sm_100' is not one of sm_90a, sm_100a"),
     ],

@@ -1,0 +1,27 @@
+"""What solves one exercise does not solve the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autograder.course import load_course
+from autograder.grade import Settings, grade
+from autograder.submission import read_submission
+
+COURSE = load_course(Path(__file__).resolve().parents[2])
+IDS = sorted(exercise.id for exercise in COURSE.exercises)
+
+
+@pytest.mark.parametrize(("one", "other"), list(zip(IDS, IDS[1:] + IDS[:1], strict=True)))
+def test_a_solution_does_not_pass_another_exercise(
+    one: str, other: str, solution_cell: Callable[[str], str], tmp_path: Path
+) -> None:
+    path = tmp_path / f"{other}.py"
+    path.write_text(solution_cell(one), encoding="utf-8")
+    exercise = COURSE.find(other)
+    report = grade(exercise, read_submission(path, exercise), COURSE.limits, Settings(seed=1, quick=True))
+    assert report.points == 0 and report.exit_code == 1
+    assert report.checks[1].summary.startswith(f"{exercise.builder.name}(")
