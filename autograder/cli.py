@@ -104,6 +104,9 @@ def grade(
     if path is not None and exercise == "all":
         raise UsageError("--file needs one exercise, not 'all'")
     _check_device(device)
+    for option, target in (("--json", json_path), ("--html", html_path)):
+        if target is not None and target != "-":
+            _check_target(option, str(target))
     settings = Settings(seed=seed, quick=quick)
     reports = []
     for spec in exercises:
@@ -121,10 +124,11 @@ def grade(
 def list_exercises(folder: Path | None) -> None:
     """List the exercises and what you reached."""
     from autograder import progress
+    from autograder.course_index import load_index
 
-    root, course = _open_course(folder)
+    root = _course_root(folder)
     reached = progress.load(root).reached
-    for spec in course.exercises:
+    for spec in load_index(root).entries:
         entry = reached.get(spec.id)
         points = f"{entry.best:g}/{spec.total:g}" if entry else f"-/{spec.total:g}"
         mark = "done" if entry and entry.full_marks else ""
@@ -202,10 +206,16 @@ def check_course(plain: bool, folder: Path | None) -> None:
 
 
 def _open_course(folder: Path | None) -> tuple[Path, Course]:
-    from autograder.course import find_course_root, load_course
+    from autograder.course import load_course
 
-    root = folder if folder is not None else find_course_root(Path.cwd())
+    root = _course_root(folder)
     return root, load_course(root)
+
+
+def _course_root(folder: Path | None) -> Path:
+    from autograder.course_folder import find_course_root
+
+    return folder if folder is not None else find_course_root(Path.cwd())
 
 
 def _find(course: Course, spelled: str) -> Exercise:
@@ -286,9 +296,35 @@ def _write_files(
         _write(html_path, "".join(page(report) for report in reports), write_atomically)
 
 
+_SOURCES = {".ipynb", ".py", ".yaml", ".yml", ".md", ".toml"}
+
+
+def _check_target(option: str, target: str) -> None:
+    """Refuse a report file that cannot be written, or that would replace somebody's work, before grading.
+
+    Raises:
+        UsageError: one line.
+    """
+    path = Path(target)
+    if not target.strip():
+        raise UsageError(f"{option}: give the name of a file")
+    if path.suffix.lower() in _SOURCES:
+        raise UsageError(f"{option} {target}: a report would overwrite a source file; choose another name")
+    if path.is_dir():
+        raise UsageError(f"{option} {target}: that is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {target}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{option} {target}: not writable")
+
+
 def _write(path: Path, text: str, write: Callable[[Path, bytes], None]) -> None:
     try:
-        write(path, text.encode())
+        if path.exists() and not path.is_file():  # a device, a pipe: written to, never replaced
+            with open(path, "wb") as stream:
+                stream.write(text.encode())
+            return
+        write(path.resolve(), text.encode())
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error})") from None
 
@@ -309,11 +345,12 @@ def _record(root: Path, report: GradeReport) -> None:
 
 def _where_you_are() -> None:
     from autograder import progress
+    from autograder.course_index import load_index
 
-    root, course = _open_course(None)
-    state = progress.load(root)
-    click.echo(course.title)
-    for spec in course.exercises:
+    root = _course_root(None)
+    state, index = progress.load(root), load_index(root)
+    click.echo(index.title)
+    for spec in index.entries:
         entry = state.reached.get(spec.id)
         if entry is not None and entry.full_marks:
             continue

@@ -5,7 +5,6 @@ Errors name the file, the line, the key, what is wrong, and the nearest valid na
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,9 +12,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from autograder.course_folder import COURSE_FILE
 from autograder.errors import CourseError, UsageError, did_you_mean
+from emulator.counters import AMOUNTS, INSTRUCTIONS, RESOURCES
 
-COURSE_FILE = "course.yaml"
 MAX_COURSE_BYTES = 4 << 20
 
 CHECK_KINDS = (
@@ -117,6 +117,13 @@ class Case(_Strict):
     quick: bool = False
 
 
+def _known(key: str, given: dict[str, Any], names: list[str]) -> None:
+    """Every name in `given` is something that the emulator reports."""
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{key}: the emulator reports no {name!r}{did_you_mean(name, names)}")
+
+
 class Check(_Strict):
     """One graded check. `at_least` belongs to mechanism (instruction counters), `at_most` to resources.
 
@@ -139,6 +146,8 @@ class Check(_Strict):
             raise ValueError("at_least belongs to the check 'mechanism' only")
         if self.at_most and self.id != "resources":
             raise ValueError("at_most belongs to the check 'resources' only")
+        _known("at_least", self.at_least, [*INSTRUCTIONS, *AMOUNTS])
+        _known("at_most", self.at_most, list(RESOURCES))
         if (self.times_ideal is not None) != (self.id == "coalescing"):
             raise ValueError("times_ideal and the check 'coalescing' belong together")
         return self
@@ -320,25 +329,6 @@ class Course(_Strict):
             f"there is no exercise '{spelled}' in {COURSE_FILE}{did_you_mean(guess, ids)}"
             " (`autograde list` shows all of them)"
         )
-
-
-def find_course_root(start: Path, outermost: bool = False) -> Path:
-    """The folder of the nearest course.yaml at or above `start`.
-
-    outermost: take the topmost one instead. Used when nbgrader runs a notebook from a learner's folder, where
-        a course.yaml that the learner handed in must not win.
-
-    Raises:
-        CourseError: there is none.
-    """
-    here = start.absolute()
-    roots = [folder for folder in (here, *here.parents) if os.path.isfile(folder / COURSE_FILE)]
-    if not roots:
-        raise CourseError(
-            f"no {COURSE_FILE} in {here} or any folder above it;"
-            " change into the course folder, or give --course FOLDER"
-        )
-    return roots[-1 if outermost else 0]
 
 
 def load_course(root: Path) -> Course:

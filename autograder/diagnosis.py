@@ -260,6 +260,39 @@ def clean(text: Any) -> str:
     return re.sub(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f]", " ", str(text))[:20_000]
 
 
+def printed_by_submission(text: str) -> str:
+    """What the submission itself printed: no trace of a crashed interpreter or of the grader's own frames."""
+    lines, kept, skipping = text.splitlines(), [], ""
+    for line in lines:
+        if "Segfault encountered" in line or line.startswith("Fatal Python error"):
+            skipping = "crash"
+        elif line.startswith("Traceback (most recent call last):"):
+            skipping = "trace"
+            block: list[str] = [line]
+            continue
+        if (
+            skipping == "crash"
+            and line.strip()
+            and (line.startswith((" ", "!", "Fatal", "Current", "Thread", "Extension")) or "File " in line)
+        ):
+            continue
+        if skipping == "trace":
+            block.append(line)
+            if line.startswith(" "):
+                continue
+            if not any("autograder" in part and "runner" in part for part in block):
+                kept += block
+            skipping = ""
+            continue
+        skipping = ""
+        if line.startswith(("During handling of the above exception", "The above exception was the direct cause")):
+            continue
+        kept.append(line)
+    if skipping == "trace" and not any("autograder" in part and "runner" in part for part in block):
+        kept += block
+    return "\n".join(kept)
+
+
 def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 

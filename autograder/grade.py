@@ -14,7 +14,16 @@ from autograder.checks import CaseRun, Compiled, Outcome, run_checks
 from autograder.checks.coalescing import observations
 from autograder.checks.synchronization import lints
 from autograder.course import Case, Exercise, Limits
-from autograder.diagnosis import Diagnosis, Stopped, clean, graders, machines, with_last_line, yours
+from autograder.diagnosis import (
+    Diagnosis,
+    Stopped,
+    clean,
+    graders,
+    machines,
+    printed_by_submission,
+    with_last_line,
+    yours,
+)
 from autograder.report.model import GradeReport, Source
 from autograder.runner.build import receive_prim_funcs, start_builder
 from autograder.runner.frames import Frame
@@ -247,7 +256,7 @@ def _report(session: _Session, next_step: str | None = None) -> GradeReport:
         ),
         checks=checks,
         notes=[*observations(outcome), *lints(outcome)],
-        output=clean(session.diagnosis.own_name(session.printed)),
+        output=printed_by_submission(clean(session.diagnosis.own_name(session.printed))),
         versions={"autograder": __version__, "python": platform.python_version(), **session.versions},
         seconds={name: round(value, 3) for name, value in session.seconds.items()},
     )
@@ -266,9 +275,10 @@ def _next_step(report: GradeReport, exercise: Exercise) -> str:
 def _stub_report(session: _Session) -> GradeReport:
     """The released stub: nothing to run, and a friendly word."""
     exercise, place = session.exercise, session.outcome.submission.place
-    name = exercise.builder.name
+    names = [kernel.builder.name for kernel in exercise.kernels]
+    name = " and ".join(names)
     session.outcome.build_failure = yours(
-        f"{name} is still the released stub",
+        f"{name} {'is' if len(names) == 1 else 'are'} still the released stub",
         f"open {place}, replace each `pass` under YOUR CODE HERE, save, and grade again",
     )
     step = f"open {place} and fill in {name}; `autograde hint {exercise.id}` gets you started"

@@ -1,0 +1,36 @@
+"""Every name that can appear in ``Run.counters`` and in ``Kernel.resources``.
+
+Kept apart from the instructions, so that a course file can be checked without loading TVM.
+"""
+
+from __future__ import annotations
+
+#: Executed warp-level instructions, by PTX name.
+INSTRUCTIONS = (
+    "activemask", "atom.global", "atom.shared", "bar.arrive", "bar.red", "bar.sync", "barrier.cluster.arrive",
+    "barrier.cluster.wait", "clusterlaunchcontrol.query_cancel", "clusterlaunchcontrol.try_cancel", "cp.async",
+    "cp.async.bulk.commit_group", "cp.async.bulk.dsmem", "cp.async.bulk.load", "cp.async.bulk.prefetch",
+    "cp.async.bulk.store", "cp.async.bulk.tensor.load", "cp.async.bulk.tensor.store", "cp.async.bulk.wait_group",
+    "cp.async.bulk.wait_group.read", "cp.async.commit_group", "cp.async.mbarrier.arrive", "cp.async.wait_all",
+    "cp.async.wait_group", "cp.reduce.async.bulk.dsmem", "cp.reduce.async.bulk.store", "cp.reduce.async.bulk.tensor",
+    "discard", "elect.sync", "fence", "fence.mbarrier_init", "fence.proxy.async", "fence.proxy.tensormap", "grid.sync",
+    "griddepcontrol", "ld.generic", "ld.global", "ld.shared", "ldmatrix", "match.sync", "mbarrier.arrive",
+    "mbarrier.arrive.expect_tx", "mbarrier.arrive_drop", "mbarrier.arrive_drop.expect_tx", "mbarrier.complete_tx",
+    "mbarrier.expect_tx", "mbarrier.init", "mbarrier.inval", "mbarrier.test_wait", "mbarrier.try_wait", "mbarrier.wait",
+    "mma.sync", "movmatrix", "prefetch", "red.async", "redux.sync", "setmaxnreg", "shfl.sync", "st.async", "st.generic",
+    "st.global", "st.shared", "stmatrix", "tcgen05.alloc", "tcgen05.commit", "tcgen05.cp", "tcgen05.dealloc",
+    "tcgen05.fence", "tcgen05.ld", "tcgen05.mma", "tcgen05.relinquish_alloc_permit", "tcgen05.st", "tcgen05.wait::ld",
+    "tcgen05.wait::st", "tensormap.cp_fenceproxy", "tensormap.replace", "vote.sync", "wgmma.commit_group", "wgmma.fence",
+    "wgmma.mma_async", "wgmma.wait_group",
+)  # fmt: skip
+
+#: Bytes per path, floating-point operations, and what a profiled run adds.
+AMOUNTS = (
+    "bytes.bulk.dsmem", "bytes.bulk.load", "bytes.bulk.store", "bytes.global.load", "bytes.global.store", "bytes.tma.load",
+    "bytes.tma.store", "bytes.tmem.load", "bytes.tmem.store", "flops.mma.sync", "flops.tcgen05.mma", "flops.wgmma",
+    "mma.executed", "global.requests", "global.sectors", "global.sectors.ideal", "shared.requests", "shared.wavefronts",
+    "shared.wavefronts.ideal",
+)  # fmt: skip
+
+#: Numbers in ``Kernel.resources``.
+RESOURCES = ("threads_per_cta", "smem_bytes", "tmem_columns")
