@@ -97,9 +97,9 @@ def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
         ),
         ("      terms: K\n", "", "rounding_interval needs terms and an accumulate_eps above 0"),
         (
-            "kind: correctly_rounded\n",
-            "kind: correctly_rounded\n      terms: 1\n",
-            "terms belong to kind: rounding_interval only",
+            "kind: rounding_interval",
+            "kind: correctly_rounded",
+            "accumulate_eps and terms belong to kind: rounding_interval only",
         ),
         ("arch: sm_100a", "arch: [", r"line \d+: "),
         ("arch: sm_100a", "arch: sm_100", "'sm_100' is not one of sm_90a, sm_100a"),
