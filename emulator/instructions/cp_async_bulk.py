@@ -16,7 +16,7 @@ from emulator import lanes
 from emulator.checks import happens_before as hbm
 from emulator.errors import DeviceFault, UnsupportedInstruction
 from emulator.instructions import tensormap
-from emulator.instructions.mbarrier import complete_tx
+from emulator.instructions.mbarrier import complete_tx, issue_copy
 from emulator.instructions.registry import Mods, instruction
 from emulator.machine import tensor_map as tma
 from emulator.machine.address import OFFSET_MASK
@@ -52,6 +52,22 @@ def _signed(value: Any) -> int:
 def _issuers(t: Threads) -> list[int]:
     """Vector positions of the threads that execute the instruction: each issues its own copy."""
     return [0] if t.lane is not None else t.active_indices()
+
+
+def _check_issuers(t: Threads, dst: Any, issuers: list[int], nbytes: int) -> None:
+    """Threads that load into the same place deliver the bytes once each."""
+    if len(issuers) == 1:
+        return
+    places = {int(lanes.pick(dst, index)) for index in issuers}
+    if len(places) == len(issuers):
+        return
+    t.cta.machine.report(
+        "race.smem.many-issuers", "race",
+        f"{len(issuers)} threads execute this copy, so {len(issuers)} copies of {nbytes} bytes go to {len(places)} {'place' if len(places) == 1 else 'places'} and signal their mbarrier one by one.",
+        "Issue the copy and its expect_tx from one thread: put them under `if T.cuda.elect_sync():` in one warp.",
+        t, names=(t.cta.name_of_shared(min(places) & OFFSET_MASK),), lanes=tuple(int(i) % 32 for i in issuers[:32]),
+        data={"issuers": len(issuers)},
+    )  # fmt: skip
 
 
 def _one(t: Threads, index: int) -> Threads:
@@ -103,6 +119,16 @@ def _check_destination(t: Threads, cta: Cta, map_: Any, offset: int, what: str) 
         raise DeviceFault("tma.misaligned", f"{what}: {problems[0]}", "allocate the tile with align=1024 (128-byte swizzle) or at least 128", site=t.site)
 
 
+def _check_corner(t: Threads, map_: Any, position: tuple[int, ...], store: bool, what: str) -> None:
+    problems = map_.coordinate_problems(position, store)
+    if problems:
+        raise DeviceFault(
+            "tma.bad-coordinates", f"{what} through `{map_.name}`: {problems[0]}",
+            "let boxes begin at multiples of 16 bytes; shift the tile instead of the box, or copy that edge with ordinary loads and stores",
+            site=t.site,
+        )  # fmt: skip
+
+
 def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar: Any, mask: Any) -> None:
     machine, cluster = t.cta.machine, t.cta.cluster
     bound = _map(t, tmap)
@@ -110,11 +136,15 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
     gather = "tile::gather4" in mods
     group = 2 if "cta_group::2" in mods else 1
     shaped = map_._four_rows if gather else map_
-    for index in _issuers(t):
+    issuers = _issuers(t)
+    _check_issuers(t, dst, issuers, shaped.box_bytes)
+    for index in issuers:
         one = _one(t, index)
         position = _coords(one, coords, index)
         if not gather and len(position) != map_.rank:
             raise DeviceFault("tma.bad-rank", f"a load with {len(position)} coordinates through a tensor map of rank {map_.rank}", "give one coordinate per dimension of the tensor map, innermost first", site=t.site)
+        if not gather:
+            _check_corner(one, map_, position, False, "TMA load")
         bits = int(lanes.pick(mask[0], index)) if len(mask) else None
         targets = _targets(one, int(lanes.pick(dst, index)), int(lanes.pick(mbar, index)), bits, group)
         for cta, offset, _ in targets:
@@ -128,6 +158,8 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
             for cta, offset, bar in targets:
                 cluster.hb.tma_load(_warp(one), bar.hb, t.rd_site, writes=[(cta.rank, _smem_region(shaped, offset))], reads=reads, what="cp.async.bulk.tensor")
         site = t.site
+        for _, _, bar in targets:
+            issue_copy(bar, shaped.box_bytes, site)
 
         def complete(targets: Any = targets, position: tuple[int, ...] = position) -> None:
             for cta, offset, bar in targets:
@@ -228,6 +260,8 @@ def _store_tensor(mods: Mods, t: Threads, tmap: Any, coords: Any, src: Any, op: 
         position = _coords(one, coords, index)
         if not scatter and len(position) != map_.rank:
             raise DeviceFault("tma.bad-rank", f"a store with {len(position)} coordinates through a tensor map of rank {map_.rank}", "give one coordinate per dimension of the tensor map, innermost first", site=t.site)
+        if not scatter:
+            _check_corner(one, map_, position, True, "TMA store")
         cta, offset = t.cta.cluster.resolve(int(lanes.pick(src, index)), "TMA store")
         _check_destination(one, cta, shaped, offset, "TMA store: read")
         machine.count("bytes.tma.store", shaped.box_bytes)
@@ -333,10 +367,10 @@ def wait_group(mods: Mods, t: Threads, count: Any) -> None:
     hb = t.cta.cluster.hb
     if hb is not None:
         if t.lane is not None:
-            hb.bulk_wait_group(_warp(t), int(t.tid) % 32, n, read)
+            hb.bulk_wait_group(_warp(t), int(t.tid) % 32, n, read, t.rd_site)
         else:
             for w, active in _active_lanes(t):
-                hb.bulk_wait_group(w, active, n, read)
+                hb.bulk_wait_group(w, active, n, read, t.rd_site)
 
 
 # ---------------------------------------------------------------------------------------------- bulk copies without a map
@@ -364,6 +398,8 @@ def _bulk_load(t: Threads, dst: Any, src: Any, size: Any, mbar: Any, mask: Any) 
                 cluster.hb.tma_load(_warp(one), bar.hb, t.rd_site, writes=[(cta.rank, hbm.Span(offset, offset + n))], reads=reads, what="cp.async.bulk")
         machine.count("bytes.bulk.load", n * len(targets))
         site = t.site
+        for _, _, bar in targets:
+            issue_copy(bar, n, site)
 
         def complete(targets: Any = targets, segment: Any = segment, start: int = start, n: int = n) -> None:
             for cta, offset, bar in targets:

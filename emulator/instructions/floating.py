@@ -184,17 +184,17 @@ def copysign(mods: Mods) -> Op:
 _MIN_NORMAL_F16 = np.array(2.0**-14, np.float16)
 
 
-def _tiny_products(y: ndarray, a: Any, b: Any) -> ndarray:
+def _tiny_products(y: ndarray, a: Any, b: Any, c: Any = 0) -> ndarray:
     """Products that only the coarse grid of subnormals rounded up to 2^-14: tiny, so .ftz flushes them."""
-    exact = np.abs(np.asarray(a, np.float32) * np.asarray(b, np.float32))
-    return np.where(exact < np.float32(2.0**-14 * (1 - 2.0**-12)), np.copysign(np.zeros((), y.dtype), y), y)
+    exact = np.abs(np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64))
+    return np.where(exact < 2.0**-14 * (1 - 2.0**-12), np.copysign(np.zeros((), y.dtype), y), y)
 
 
 def _half(fn: Callable[..., Any], name: str) -> Callable[[Mods], Op]:
     def build(mods: Mods) -> Op:
         forbid(name, mods, "oob")
         ftz, sat, relu = "ftz" in mods, "sat" in mods, "relu" in mods
-        product = fn is rounding.mul_half
+        product = fn in (rounding.mul_half, rounding.fma_half)
 
         def op(*operands: Any) -> Any:
             if ftz:

@@ -56,12 +56,12 @@ TMA_TYPES: dict[str, TmaType] = {
     "int32": _plain(np.int32),
     "uint64": _plain(np.uint64),
     "int64": _plain(np.int64),
-    "float16": _plain(np.float16, 0x7FFF),
-    "bfloat16": _plain(ml_dtypes.bfloat16, 0x7FFF),
-    "float32": _plain(np.float32, 0x7FFFFFFF),
-    "float32_ftz": _plain(np.float32, 0x7FFFFFFF),
-    "tfloat32": _plain(np.float32, 0x7FFFFFFF),
-    "float64": _plain(np.float64, 0x7FFFFFFFFFFFFFFF),
+    "float16": _plain(np.float16, 0x7FF7),
+    "bfloat16": _plain(ml_dtypes.bfloat16, 0x7FF7),
+    "float32": _plain(np.float32, 0x7FF77FF7),
+    "float32_ftz": _plain(np.float32, 0x7FF77FF7),
+    "tfloat32": _plain(np.float32, 0x7FF77FF7),
+    "float64": _plain(np.float64, 0x7FF77FF77FF77FF7),
     # 8-bit floats have no CUDA tensor map type of their own: TIRx encodes them as UINT8.
     "float8_e4m3fn": _plain(np.uint8),
     "float8_e5m2": _plain(np.uint8),
@@ -155,6 +155,24 @@ class TensorMap:
     def problems(self, global_address: int = 0) -> list[str]:
         """Everything cuTensorMapEncodeTiled would reject, one sentence each. `global_address` is in bytes."""
         return _problems(self, global_address)
+
+    def coordinate_problems(self, coords: Sequence[int], store: bool) -> list[str]:
+        """What makes the corner of a box illegal for the copy engine.
+
+        Measured on an H200, which stops with "illegal instruction": the corner must lie on 16 bytes along dimension 0, and
+        the box of a store or reduction may not begin before the tensor (CUDA C++ Programming Guide, "Tensor Memory
+        Access"); a load may.
+        """
+        if len(coords) != self.rank:
+            return []
+        offset = coords[0] * self.type.global_bytes // self.type.elements
+        found = []
+        if offset % 16:
+            found.append(f"the box begins {offset} bytes into a row of the tensor, and TMA needs a multiple of 16 bytes")
+        negative = [k for k, c in enumerate(coords) if c < 0]
+        if store and negative:
+            found.append(f"the box begins at {coords[negative[0]]} in dimension {negative[0]}; a store may not begin before the tensor")
+        return found
 
     def destination_problems(self, smem_address: int) -> list[str]:
         """What makes a shared-memory address illegal for this map's boxes."""

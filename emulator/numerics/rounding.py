@@ -16,6 +16,7 @@ sm_90 produces. Callers silence NumPy's floating-point warnings
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import ml_dtypes
@@ -93,9 +94,16 @@ def mul(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False)
     """a * b in float32 (PTX mul.f32)."""
     if mode == "rn":
         a, b = _inputs(ftz, a, b)
-        return _finish(a * b, ftz, sat)
+        y = a * b
+        if ftz:
+            y = flush_tiny(y, lambda: a.astype(np.float64) * b, mode)
+        return saturate(y) if sat else y
     a, b = _widened(ftz, a, b)
-    return _finish(round_float32(a * b, mode), ftz, sat)
+    exact = a * b
+    y = round_float32(exact, mode)
+    if ftz:
+        y = flush_tiny(y, lambda: exact, mode)
+    return saturate(y) if sat else y
 
 
 def fma(a: Any, b: Any, c: Any, mode: Mode = "rn", ftz: bool = False, sat: bool = False) -> Array:
@@ -119,7 +127,7 @@ def div(a: Any, b: Any, mode: Mode = "rn", ftz: bool = False) -> Array:
         wide = b.astype(np.float64)
         residual = (a.astype(np.float64) - y.astype(np.float64) * wide) * np.sign(wide)
         y = _step(y, _with_overflow(residual, y, np.isfinite(a) & (b != 0)), mode)
-    return _finish(y, ftz, False)
+    return flush_tiny(y, lambda: a.astype(np.float64) / b, mode) if ftz else y
 
 
 def rcp(a: Any, mode: Mode = "rn", ftz: bool = False) -> Array:
@@ -200,7 +208,7 @@ def round_sum(p: Array, c: Array, mode: Mode = "rn", ftz: bool = False) -> Array
         doubtful = (s.view(np.uint64) << _TOP_29) == _MIDPOINT
         if _any(doubtful) or (not ftz and _any_subnormal(y)):
             y = np.asarray(_round_to_odd(s, _error(s, p, c)).astype(np.float32))
-        return flush(y) if ftz else y
+        return flush_tiny(y, lambda: s, mode) if ftz else y
     difference = s - y.astype(np.float64)
     exact = difference == _ZERO
     if _any(exact):
@@ -212,7 +220,28 @@ def round_sum(p: Array, c: Array, mode: Mode = "rn", ftz: bool = False) -> Array
             # An exact zero sum of opposite signs is -0 when rounding down.
             y = np.where(zero & (np.signbit(p) | np.signbit(c)), np.float32(-0.0), y)
     y = _step(y, difference, mode)
-    return flush(y) if ftz else y
+    return flush_tiny(y, lambda: s, mode) if ftz else y
+
+
+def flush_tiny(y: Array, exact: Callable[[], Array], mode: Mode) -> Array:
+    """Flush float32 results: tiny is what is below 2^-126 once rounded to 24 bits with an exponent of any size.
+
+    So 2^-126 itself is flushed when only the coarse grid of subnormals made it so large (seen on an H200).
+    """
+    magnitude = np.abs(y)
+    small = magnitude <= _MIN_NORMAL_32
+    if not _any(small):
+        return y
+    border = magnitude == _MIN_NORMAL_32
+    tiny = small & ~border
+    if _any(border):
+        x = np.abs(exact())
+        if mode == "rn":
+            tiny |= border & (x < 2.0**-126 * (1 - 2.0**-25))
+        else:
+            tiny |= border & (x <= 2.0**-126 * (1 - 2.0**-24))
+    flushed: Array = y * ~tiny
+    return flushed
 
 
 def _cut(s: Array, p: Array, c: Array) -> Array:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from emulator.numerics.formats import Array
-from emulator.numerics.rounding import flush
+from emulator.numerics.rounding import flush, flush_tiny
 
 
 def ex2(x: Array, ftz: bool = False) -> Array:
@@ -84,7 +84,7 @@ def div(a: Array, b: Array, ftz: bool = False, full: bool = False) -> Array:
         if np.count_nonzero(huge):
             tiny = np.copysign(np.float32(0), a) * np.copysign(np.float32(1), b)
             y = np.where(huge, np.where(np.isfinite(a), tiny, np.float32(np.nan)), y)
-    return flush(y) if ftz else y
+    return flush_tiny(y, lambda: a.astype(np.float64) / b, "rn") if ftz else y
 
 
 def on_half(function: Callable[..., Array], *values: Array, ftz: bool | None = None) -> Array:

@@ -31,8 +31,10 @@ class Case:
         rows: PTX text that produced ``argument[row]`` of the outputs (one instruction per row), or empty.
         ulps: for approximate instructions: largest distance in units in the last place that is accepted (by row name
             prefix; the longest prefix counts).  Empty: every bit must be equal.
+        absolute: the same as a distance of float32 values, for functions whose error PTX bounds absolutely.
         numerics: ``exact`` or ``fast``, as :meth:`emulator.Kernel.run` takes it.
         expect: finding codes that the emulator is right to report.
+        fault: code of the error the emulator must report because the GPU stops with a fault; nothing is compared then.
     """
 
     id: str
@@ -41,9 +43,11 @@ class Case:
     arguments: Callable[[np.random.Generator], list[np.ndarray]]
     rows: tuple[str, ...] = ()
     ulps: dict[str, float] = field(default_factory=dict)
+    absolute: dict[str, float] = field(default_factory=dict)
     numerics: str = "exact"
     expect: frozenset[str] = frozenset()
     schedule: str = "late"
+    fault: str = ""
 
     def make_arguments(self) -> list[np.ndarray]:
         """The same arguments on every call and every machine."""
@@ -172,16 +176,21 @@ def compare(case: Case, before: Sequence[np.ndarray], gpu: Sequence[np.ndarray],
                 "count": len(wrong), "of": len(x), "index": first, "gpu": hex(int(x[first])), "emulated": hex(int(y[first])),
                 "inputs": [hex(int(s[first])) for s in single if len(s) == len(x)] if named else [],
             }  # fmt: skip
+            accepted = np.zeros(len(x), bool)
             bound = max((p for p in case.ulps if name.startswith(p)), key=len, default=None)
-            accepted = False
             if bound is not None and _format_of(name, x):
                 distance = ulp_distance(x, y, _format_of(name, x)).reshape(len(x), -1).max(axis=1)
                 worst = int(np.argmax(distance))
-                row |= {
-                    "ulps": float(distance[worst]), "worst_gpu": hex(int(x[worst])), "worst_emulated": hex(int(y[worst])),
-                    "worst_inputs": [hex(int(s[worst])) for s in single if len(s) == len(x)],
-                }  # fmt: skip
-                accepted = float(distance[worst]) <= case.ulps[bound]
+                row |= {"ulps": float(distance[worst]), "worst_gpu": hex(int(x[worst])), "worst_emulated": hex(int(y[worst]))}
+                row["worst_inputs"] = [hex(int(s[worst])) for s in single if len(s) == len(x)]
+                accepted |= distance <= case.ulps[bound]
+            near = max((p for p in case.absolute if name.startswith(p)), key=len, default=None)
+            if near is not None and x.dtype.itemsize == 4:
+                with np.errstate(invalid="ignore"):
+                    gap = np.abs(x.view(np.float32).astype(np.float64) - y.view(np.float32).astype(np.float64))
+                row["absolute"] = float(np.nanmax(gap, initial=0))
+                accepted |= gap <= case.absolute[near]
+            accepted = bool((accepted | (x == y)).all())
             result["rows"][name] = row | {"accepted": accepted}
             result["equal"] &= accepted
     return result

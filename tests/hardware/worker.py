@@ -30,6 +30,8 @@ def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
     arguments = case.make_arguments()
     start = time.perf_counter()
     func = case.build()
+    if case.fault:
+        return _run_fault(case, gpu, func, arguments, record)
     try:
         if gpu:
             executable = harness.compile_for_gpu(func)
@@ -58,6 +60,27 @@ def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
     if surprising:
         record["equal"] = False
         record["error"] = "; ".join(f.message for f in run.findings if f.code in surprising)[:600]
+    return record
+
+
+def _run_fault(case: Any, gpu: bool, func: Any, arguments: Any, record: dict[str, Any]) -> dict[str, Any]:
+    """A kernel that the GPU must stop and whose reason the emulator must name."""
+    from hardware import harness
+
+    _, run = harness.run_in_emulator(func, case, arguments)
+    record["findings"] = sorted({f.code for f in run.findings if f.strength != "lint"})
+    named = case.fault in record["findings"]
+    record |= {"equal": named, "bitwise": named, "rows": {}, "instructions": 1}
+    if not named:
+        record["error"] = f"the emulator does not report {case.fault}"
+    if gpu:
+        executable = harness.compile_for_gpu(func)
+        try:
+            harness.run_on_gpu(executable, arguments)
+        except Exception as error:
+            record["gpu_fault"] = _short(error)
+            raise LostContext(record) from error
+        record |= {"equal": False, "bitwise": False, "error": "the GPU runs it"}
     return record
 
 

@@ -15,7 +15,7 @@ from emulator.machine.tensor_map import BoxError, NotSupported, TensorMap
 MODES = [SwizzleMode.NONE, SwizzleMode.B32, SwizzleMode.B64, SwizzleMode.B128]
 EXTRA = [SwizzleMode.B128_ATOM_32B, SwizzleMode.B128_ATOM_64B, SwizzleMode.B128_ATOM_32B_FLIP_8B]
 DTYPES = {"uint8": np.uint8, "float16": np.float16, "float32": np.float32, "int64": np.int64}
-NAN = {"float16": 0x7FFF, "float32": 0x7FFFFFFF}
+NAN = {"float16": 0x7FF7, "float32": 0x7FF77FF7}  # the pattern an H200 fills with
 
 
 def model(tm, memory, coords, dst):

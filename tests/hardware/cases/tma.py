@@ -214,32 +214,58 @@ def _scaled(dims: tuple[int, ...], box: tuple[int, ...], dtype: str) -> tuple[tu
     return (dims[0] * 2 // item, *dims[1:]), (box[0] * 2 // item, *box[1:])
 
 
-def _positions(dims: tuple[int, ...], box: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Inside, over each edge of each dimension, and wholly outside."""
+def _positions(dims: tuple[int, ...], box: tuple[int, ...], store: bool) -> dict[str, tuple[int, ...]]:
+    """Inside, over each edge of each dimension, and wholly outside.  A store may not begin before the tensor."""
     inside = tuple(min(1, d - b) if k else 8 for k, (d, b) in enumerate(zip(dims, box, strict=True)))
     out = {"inside": inside}
     for k in range(len(dims)):
         low, high, away = list(inside), list(inside), list(inside)
-        low[k] = -max(1, box[k] // 2) if k else -5
-        high[k] = dims[k] - max(1, box[k] // 2) if k else dims[k] - 11
-        away[k] = dims[k] + 3
-        out |= {f"low{k}": tuple(low), f"high{k}": tuple(high)}
+        low[k] = -max(1, box[k] // 2) if k else -8
+        high[k] = dims[k] - max(1, box[k] // 2) if k else (dims[k] - 9) // 8 * 8
+        away[k] = dims[k] + 3 if k else (dims[k] + 15) // 8 * 8
+        out[f"high{k}"] = tuple(high)
+        if not store:
+            out[f"low{k}"] = tuple(low)
         if k in (0, len(dims) - 1):
             out[f"outside{k}"] = tuple(away)
-    out["corner"] = tuple(-1 for _ in dims)
+    if not store:
+        out["corner"] = tuple(-1 if k else -8 for k in range(len(dims)))
     return out
+
+
+def _faults() -> Iterator[Case]:
+    """Boxes whose corner the copy engine refuses: the GPU stops with "illegal instruction", the emulator says why."""
+    for rank, (dims, box) in GEOMETRY.items():
+        ones = (1,) * rank
+        inside = [1] * rank
+        corners = {"unaligned": (3, *inside[1:]), "unaligned_edge": (-5, *inside[1:])} if rank < 4 else {"unaligned": (4, *inside[1:])}
+        for name, at in corners.items():
+            yield _load_case(f"fault/{rank}d/{name}", dims, box, at, "float16", 0, ones, 0, fault=True)
+        stores = {"unaligned": (3, *inside[1:]), f"before{rank - 1}": tuple(-1 if k == rank - 1 and k else 8 * (k == 0) for k in range(rank))}
+        if rank == 1:
+            stores = {"unaligned": (3,), "before0": (-8,)}
+        for name, at in stores.items():
+            yield _store_case(f"fault/{rank}d/{name}", dims, box, at, "float16", 0, ones, "", fault=True)
+    dims, box = _scaled(*GEOMETRY[2], "uint32")
+    yield _store_case("fault/reduce/before1", dims, box, (0, -2), "uint32", 0, (1, 1), "add", fault=True)
+    yield _store_case("fault/reduce/unaligned", dims, box, (1, 0), "uint32", 0, (1, 1), "add", fault=True)
 
 
 def cases() -> Iterator[Case]:
     for rank, (dims, box) in GEOMETRY.items():
         ones = (1,) * rank
-        for number, (where, at) in enumerate(_positions(dims, box).items()):
-            for swizzle in (0, 1, 2, 3):
-                inner = (16 if swizzle == 1 else 32, *box[1:])
-                if swizzle and number % 3 != (swizzle + rank) % 3 and where != "inside":
-                    continue
-                yield _load_case(f"{rank}d/{where}/{SWIZZLE[swizzle]}", dims, inner, at, "float16", swizzle, ones, 0)
-                yield _store_case(f"{rank}d/{where}/{SWIZZLE[swizzle]}", dims, inner, at, "float16", swizzle, ones, "")
+        for store in (False, True):
+            for number, (where, at) in enumerate(_positions(dims, box, store).items()):
+                for swizzle in (0, 1, 2, 3):
+                    inner = (16 if swizzle == 1 else 32, *box[1:])
+                    if swizzle and number % 3 != (swizzle + rank) % 3 and where != "inside":
+                        continue
+                    name = f"{rank}d/{where}/{SWIZZLE[swizzle]}"
+                    if store:
+                        yield _store_case(name, dims, inner, at, "float16", swizzle, ones, "")
+                    else:
+                        yield _load_case(name, dims, inner, at, "float16", swizzle, ones, 0)
+    yield from _faults()
     for dtype in DTYPES:
         dims, box = _scaled(*GEOMETRY[3], dtype)
         for swizzle in (0, 2, 3):
@@ -247,11 +273,11 @@ def cases() -> Iterator[Case]:
             yield _store_case(f"dtype/{dtype}/{SWIZZLE[swizzle]}", dims, box, (64 // ITEM[dtype], 2, 5), dtype, swizzle, (1, 1, 1), "")
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         dims, box = _scaled(*GEOMETRY[2], dtype)
-        yield _load_case(f"nan_fill/{dtype}", dims, box, (-2, 15), dtype, 3, (1, 1), 1)
+        yield _load_case(f"nan_fill/{dtype}", dims, box, (-16 // ITEM[dtype], 15), dtype, 3, (1, 1), 1)
     for box0 in (8, 16, 24, 40, 48, 56, 64):  # rows narrower than the span of the swizzle
         for swizzle in (0, 3):
-            yield _load_case(f"narrow/{box0 * 2}B/{SWIZZLE[swizzle]}", (128, 24), (box0, 9), (3, 2), "float16", swizzle, (1, 1), 0)
-            yield _store_case(f"narrow/{box0 * 2}B/{SWIZZLE[swizzle]}", (128, 24), (box0, 9), (3, 2), "float16", swizzle, (1, 1), "")
+            yield _load_case(f"narrow/{box0 * 2}B/{SWIZZLE[swizzle]}", (128, 24), (box0, 9), (8, 2), "float16", swizzle, (1, 1), 0)
+            yield _store_case(f"narrow/{box0 * 2}B/{SWIZZLE[swizzle]}", (128, 24), (box0, 9), (8, 2), "float16", swizzle, (1, 1), "")
     for steps in ((1, 2), (1, 3), (1, 2, 2), (1, 1, 3), (1, 8), (1, 2, 1, 2), (1, 2, 2, 2, 2)):
         rank = len(steps)
         dims = (72, 40, 12, 9, 8)[:rank]
@@ -261,7 +287,7 @@ def cases() -> Iterator[Case]:
             at = (8, 5, 2, 1, 3)[:rank]
             yield _load_case(f"steps/{name}/{SWIZZLE[swizzle]}", dims, box, at, "float16", swizzle, steps, 0)
             yield _store_case(f"steps/{name}/{SWIZZLE[swizzle]}", dims, box, at, "float16", swizzle, steps, "")
-        edge = (60, 33, 9, 7, 6)[:rank]
+        edge = (56, 33, 9, 7, 6)[:rank]
         yield _load_case(f"steps/{'x'.join(map(str, steps))}/edge", dims, box, edge, "float16", 0, steps, 0)
     reductions = {
         "add": ("uint32", "int32", "uint64", "float32", "float16", "bfloat16"), "min": ("uint32", "int32", "uint64", "int64", "float16", "bfloat16"),
@@ -271,7 +297,7 @@ def cases() -> Iterator[Case]:
     for redop, dtypes in reductions.items():
         for dtype in dtypes:
             dims, box = _scaled(*GEOMETRY[2], dtype)
-            for swizzle, at in ((0, (64 // ITEM[dtype], 3)), (3, (-2, 16))):
+            for swizzle, at in ((0, (64 // ITEM[dtype], 3)), (3, (112 // ITEM[dtype], 16))):
                 yield _store_case(f"reduce/{redop}/{dtype}/{SWIZZLE[swizzle]}", dims, box, at, dtype, swizzle, (1, 1), redop)
     for ctas, mask in ((2, 3), (2, 2), (4, 15), (4, 5), (4, 14), (8, 255), (8, 0b10110010)):
         for swizzle in (0, 3):
@@ -281,16 +307,16 @@ def cases() -> Iterator[Case]:
             )  # fmt: skip
 
 
-def _load_case(name: str, dims: Any, box: Any, at: Any, dtype: str, swizzle: int, steps: Any, fill: int) -> Case:
+def _load_case(name: str, dims: Any, box: Any, at: Any, dtype: str, swizzle: int, steps: Any, fill: int, fault: bool = False) -> Case:
     return Case(
         f"tma/load/{name}", "TMA load", partial(load, dims, box, at, dtype, swizzle, steps, fill),
-        partial(_load_arguments, dims, box, dtype, steps),
+        partial(_load_arguments, dims, box, dtype, steps), fault="tma.bad-coordinates" if fault else "",
     )  # fmt: skip
 
 
-def _store_case(name: str, dims: Any, box: Any, at: Any, dtype: str, swizzle: int, steps: Any, redop: str) -> Case:
+def _store_case(name: str, dims: Any, box: Any, at: Any, dtype: str, swizzle: int, steps: Any, redop: str, fault: bool = False) -> Case:
     kind = "reduce" if redop else "store"
     return Case(
         f"tma/{'' if redop else 'store/'}{name}", f"TMA {kind}", partial(store, dims, box, at, dtype, swizzle, steps, redop),
-        partial(_store_arguments, dims, box, dtype, steps, bool(redop)),
+        partial(_store_arguments, dims, box, dtype, steps, bool(redop)), fault="tma.bad-coordinates" if fault else "",
     )  # fmt: skip
