@@ -105,7 +105,7 @@ def grade(
         raise UsageError("--file needs one exercise, not 'all'")
     _check_device(device)
     for option, target in (("--json", json_path), ("--html", html_path)):
-        if target is not None and target != "-":
+        if target is not None and (option, str(target)) != ("--json", "-"):
             _check_target(option, str(target))
     settings = Settings(seed=seed, quick=quick)
     reports = []
@@ -306,6 +306,8 @@ def _check_target(option: str, target: str) -> None:
         UsageError: one line.
     """
     path = Path(target)
+    if target == "-":
+        raise UsageError(f"{option} -: only --json goes to the terminal; give the name of a file")
     if not target.strip():
         raise UsageError(f"{option}: give the name of a file")
     if path.suffix.lower() in _SOURCES:
@@ -378,8 +380,7 @@ def main() -> None:
         sys.exit(end.exit_code)
     except click.ClickException as error:
         if isinstance(error, click.UsageError):
-            error.show()
-            sys.exit(EXIT_USAGE)
+            _fail(f"{error.format_message()} (`autograde --help` shows the commands)", EXIT_USAGE)
         _fail(error.format_message(), error.exit_code)
     except AutogradeError as error:
         _fail(str(error), error.exit_code)

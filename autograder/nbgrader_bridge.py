@@ -134,7 +134,7 @@ def _course_root() -> Path:
 
     While nbgrader grades, the topmost course.yaml counts, so that one in a learner's folder changes nothing.
     """
-    from autograder.course import COURSE_FILE, find_course_root
+    from autograder.course_folder import COURSE_FILE, find_course_root
 
     try:
         return find_course_root(Path.cwd(), outermost="NBGRADER_EXECUTION" in os.environ)

@@ -16,15 +16,16 @@ from autograder.course import (
     ORACLES,
     Course,
     Exercise,
-    find_course_root,
     load_course,
     parse_course,
 )
+from autograder.course_folder import find_course_root
+from autograder.course_index import load_index
 from autograder.errors import CourseError, UsageError
 
-from .conftest import REPOSITORY
+from .conftest import course_of
 
-TEXT = (REPOSITORY / "course.yaml").read_text(encoding="utf-8")
+TEXT = course_of("exercise_05")
 
 
 def test_exercise_05_is_worth_100_points(exercise: Exercise) -> None:
@@ -176,3 +177,24 @@ def test_names_in_the_course_are_those_that_exist() -> None:
     assert set(CHECK_KINDS) == set(checks.CHECKS)
     assert set(INPUT_FAMILIES) == set(inputs.FAMILIES)
     assert set(ORACLES) == set(references)
+
+
+def test_the_table_of_contents_is_kept_until_the_course_changes(tmp_path: Path) -> None:
+    """What `autograde list` shows: taken from the validated course, never from a stale or damaged copy."""
+    course, kept = tmp_path / "course.yaml", tmp_path / ".autograde" / "course.json"
+    course.write_text(TEXT, encoding="utf-8")
+    first = load_index(tmp_path)
+    assert first.title == load_course(tmp_path).title
+    assert [entry.total for entry in first.entries] == [e.total for e in load_course(tmp_path).exercises]
+    assert kept.is_file() and load_index(tmp_path) == first
+    course.write_text(TEXT.replace("title: GPU kernels", "title: CPU kernels"), encoding="utf-8")
+    assert load_index(tmp_path).title.startswith("CPU kernels")
+    for damage in (b"", b"[]", b"{}", b"\xff", kept.read_bytes()[:-9], b'{"key": 5}'):
+        kept.write_bytes(damage)
+        assert load_index(tmp_path).title.startswith("CPU kernels")
+    course.write_text("version: 9", encoding="utf-8")
+    with pytest.raises(CourseError, match=r"course\.yaml: "):
+        load_index(tmp_path)
+    course.unlink()
+    with pytest.raises(CourseError, match="cannot be read"):
+        load_index(tmp_path)
