@@ -34,6 +34,7 @@ class Case:
         absolute: the same as a distance of float32 values, for functions whose error PTX bounds absolutely.
         numerics: ``exact`` or ``fast``, as :meth:`emulator.Kernel.run` takes it.
         expect: finding codes that the emulator is right to report.
+        known: why the case is expected to differ; it is run and reported all the same.
         fault: code of the error the emulator must report because the GPU stops with a fault; nothing is compared then.
     """
 
@@ -48,6 +49,7 @@ class Case:
     expect: frozenset[str] = frozenset()
     schedule: str = "late"
     fault: str = ""
+    known: str = ""
 
     def make_arguments(self) -> list[np.ndarray]:
         """The same arguments on every call and every machine."""

@@ -26,6 +26,8 @@ def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
     from hardware import harness
 
     record: dict[str, Any] = {"id": case.id, "family": case.family}
+    if case.known:
+        record["known"] = case.known
     stored = outputs / (case.id.replace("/", "~") + ".npz")
     arguments = case.make_arguments()
     start = time.perf_counter()
