@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hardware import harness
 from hardware.cases import all_cases
 from hardware.conftest import why_not

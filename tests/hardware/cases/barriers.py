@@ -113,7 +113,7 @@ def ring(warps: int, stages: int, rounds: int) -> Any:
         full = pool.alloc((stages,), "uint64", align=8)
         empty = pool.alloc((stages,), "uint64", align=8)
         pool.commit()
-        if warp == 0:
+        if warp == 0:  # noqa: SIM102
             if lane == 0:
                 for k in T.unroll(stages):
                     T.ptx["mbarrier.init.shared.b64"](full.ptr_to([k]), T.uint32(32))
@@ -148,7 +148,7 @@ def bulk_ring(stages: int, rounds: int) -> Any:
         full = pool.alloc((stages,), "uint64", align=8)
         empty = pool.alloc((stages,), "uint64", align=8)
         pool.commit()
-        if warp == 0:
+        if warp == 0:  # noqa: SIM102
             if lane == 0:
                 for k in T.unroll(stages):
                     T.ptx["mbarrier.init.shared.b64"](full.ptr_to([k]), T.uint32(1))

@@ -202,7 +202,7 @@ def multicast(mask: int, ctas: int) -> Any:
                 T.ptx["mbarrier.arrive.expect_tx.shared.b64"](bar.ptr_to([0]), T.uint32(1008))
         T.ptx["fence.proxy.async"]()
         T.cuda.cluster_sync()
-        if tx == 0:
+        if tx == 0:  # noqa: SIM102
             if rank == ctas - 1:
                 T.ptx[text](s.ptr_to([32]), T.address_of(A[16]), T.uint32(1008), bar.ptr_to([0]), T.uint16(mask))
         if (T.int32(mask) >> rank) & 1 == 1:

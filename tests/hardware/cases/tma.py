@@ -46,8 +46,8 @@ def _room(box: tuple[int, ...], steps: tuple[int, ...], item: int) -> int:
     return (rows * max(128, box[0] * item) + 1023) // 1024 * 1024 + 1024
 
 
-def load(dims: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtype: str, swizzle: int, steps: tuple[int, ...], fill: int) -> Any:
-    """One box from global memory to SMEM; SMEM is copied out byte for byte."""
+def load(dims: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtype: str, swizzle: int, steps: tuple[int, ...], fill: int, shift: int = 0) -> Any:
+    """One box from global memory to SMEM; SMEM is copied out byte for byte.  ``shift``: its address in SMEM, in words."""
     from tvm.script import tirx as T
 
     item, rank = ITEM[dtype], len(dims)
@@ -79,7 +79,7 @@ def load(dims: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtype
         T.cuda.cta_sync()
         if tx == 0:
             T.ptx["mbarrier.arrive.expect_tx.shared.b64"](bar.ptr_to([0]), T.uint32(total))
-            T.ptx[load_text](s.ptr_to([0]), T.address_of(tmap), *at, bar.ptr_to([0]))
+            T.ptx[load_text](s.ptr_to([shift]), T.address_of(tmap), *at, bar.ptr_to([0]))
         T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
         for j in T.serial(room // 512):
             D[j * 128 + tx] = s[j * 128 + tx]
@@ -266,6 +266,11 @@ def cases() -> Iterator[Case]:
                     else:
                         yield _load_case(name, dims, inner, at, "float16", swizzle, ones, 0)
     yield from _faults()
+    for shift in (4, 16, 32):  # without swizzle: at 16, 64 and 128 bytes
+        yield Case(
+            f"tma/load/address/{shift * 4}", "TMA load", partial(load, (72, 20), (32, 8), (8, 1), "float16", 0, (1, 1), 0, shift),
+            partial(_load_arguments, (72, 20), (32, 8), "float16", (1, 1)),
+        )  # fmt: skip
     for dtype in DTYPES:
         dims, box = _scaled(*GEOMETRY[3], dtype)
         for swizzle in (0, 2, 3):
