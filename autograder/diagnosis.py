@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autograder.course import Exercise, Limits
-from autograder.errors import did_you_mean, nearest
+from autograder.errors import nearest
 from autograder.report.model import Evidence, Fault, Location
 from autograder.runner.process import Child, ChildEnded, End
 from autograder.submission import Submission
@@ -126,8 +126,8 @@ class Diagnosis:
                 close = nearest(spec.name, defined)
                 found = next((self._definition(n) for n in [close] if n), None)
                 return yours(
-                    f"there is no function {spec.name}" + did_you_mean(spec.name, defined),
-                    f"define {call}; its name and parameters are fixed",
+                    f"there is no function {spec.name}" + (f"; is '{close}' meant?" if close else ""),
+                    f"rename {close} to {spec.name}" if close else f"define {call}; its name and parameters are fixed",
                     found,
                 )
             case "builder_not_callable":

@@ -97,7 +97,7 @@ def read_submission(path: Path, exercise: Exercise, released: str | None = None)
     raw = _read_bytes(path)
     if suffix == ".py":
         return _from_python(path, _decode(raw, path, "utf-8-sig"), released)
-    return _from_notebook(path, _decode(raw, path, "utf-8"), exercise, released)
+    return _from_notebook(path, _decode(raw, path, "utf-8-sig"), exercise, released)
 
 
 def from_cell(
@@ -168,20 +168,22 @@ def notebook_cells(text: str, path: Path) -> list[dict[str, Any]]:
         SubmissionError: the text is empty, not JSON, or not such a notebook.
     """
     if not text.strip():
-        raise SubmissionError(f"{path}: is empty; `autograde reset` brings the released notebook back")
+        raise SubmissionError(f"{path}: is empty; `autograde reset EXERCISE` brings the released notebook back")
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError) as error:
         where = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise SubmissionError(
             f"{path}: is not a notebook, because it is not valid JSON ({where});"
-            " `autograde reset` brings the released notebook back and keeps this file"
+            " `autograde reset EXERCISE` brings the released notebook back and keeps this file"
         ) from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(notebook, dict):
+        raise SubmissionError(f"{path}: is JSON, but not a notebook; `autograde reset EXERCISE` brings it back")
     if not isinstance(cells, list) or notebook.get("nbformat") != 4:
         raise SubmissionError(f"{path}: is not a notebook of format 4; open and save it once in JupyterLab")
     if not cells:
-        raise SubmissionError(f"{path}: has no cells; `autograde reset` brings the released notebook back")
+        raise SubmissionError(f"{path}: has no cells; `autograde reset EXERCISE` brings the released notebook back")
     if not all(isinstance(cell, dict) for cell in cells):
         raise SubmissionError(f"{path}: holds something that is not a cell")
     return cells
@@ -208,7 +210,7 @@ def _only_cell(cells: list[dict[str, Any]], grade_id: str, path: Path) -> tuple[
     found = [number for number, cell in enumerate(cells, 1) if cell_grade_id(cell) == grade_id]
     if not found:
         raise SubmissionError(
-            f'{path}: has no cell with grade_id "{grade_id}"; `autograde reset` brings the notebook back'
+            f'{path}: has no cell with grade_id "{grade_id}"; `autograde reset EXERCISE` brings the notebook back'
         )
     if len(found) > 1:
         places = " and ".join(str(number) for number in found)
@@ -429,7 +431,7 @@ def _number(node: ast.expr) -> int | float | None:
                 result = left << right
             case ast.RShift() if isinstance(left, int) and isinstance(right, int) and 0 <= right <= 64:
                 result = left >> right
-            case ast.Pow() if abs(left) <= 1024 and 0 <= right <= 64:
+            case ast.Pow() if abs(left) <= 1 << 20 and 0 <= right <= 64:
                 result = left**right
             case _:
                 return None

@@ -55,7 +55,7 @@ UNKNOWN_NAME = SMALL_KERNEL.replace("D[lane, 0] = A[lane, 0]", "D[lane, 0] = A[l
 
 NO_KERNEL = {
     "empty": ("x = 1\n", "there is no function build_kernel", None),
-    "misnamed": ("def build_kernal(M, N, K):\n    pass\n", "did you mean 'build_kernal'?", 1),
+    "misnamed": ("def build_kernal(M, N, K):\n    pass\n", "is 'build_kernal' meant?", 1),
     "not callable": ("build_kernel = 5\n", "build_kernel is an int, not a function", None),
     "too few parameters": ("\ndef build_kernel(M, N):\n    pass\n", "build_kernel(M, N) cannot be called", 2),
     "other parameters": ("def build_kernel(a, b, c):\n    pass\n", "cannot be called", 1),

@@ -127,7 +127,7 @@ def cell(grade_id: str, source: Any) -> dict[str, Any]:
         (b"\xff\xfe{}", "not UTF-8"),
         ("{}".encode("utf-16"), "not UTF-8"),
         (b"[" * 100_000, "not valid JSON|not a notebook"),
-        (b"[]", "not a notebook of format 4"),
+        (b"[]", "is JSON, but not a notebook"),
         (b'{"worksheets": [], "nbformat": 3}', "not a notebook of format 4"),
         (notebook().encode(), "has no cells"),
         (notebook(cell("other", "")).encode(), 'has no cell with grade_id "kernel"'),
