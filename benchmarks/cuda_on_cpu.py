@@ -271,6 +271,23 @@ def _driver_module(record: Record) -> types.ModuleType:
     return module
 
 
+_FACTORIES = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "empty_like", "zeros_like", "ones_like", "clone", "contiguous", "tensor", "arange"}
+
+
+def _aligned(tensor: Any) -> Any:
+    """The same tensor in memory aligned like that of a CUDA allocator (256 bytes)."""
+    import torch
+
+    with torch._C.DisableTorchFunction():
+        if tensor.layout != torch.strided or tensor.storage_offset() or not tensor.numel() or tensor.data_ptr() % 256 == 0 or not tensor.is_contiguous():
+            return tensor
+        memory = torch.empty(tensor.nbytes + 256, dtype=torch.uint8)
+        shift = -memory.data_ptr() % 256
+        new = memory[shift : shift + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        new.copy_(tensor)
+        return new.requires_grad_() if tensor.requires_grad and tensor.is_leaf else new
+
+
 @contextlib.contextmanager
 def installed(arch: str, *, num_sms: int = 148, check: bool = True) -> Iterator[Record]:
     """Install everything for a device of this architecture."""
@@ -314,7 +331,8 @@ def installed(arch: str, *, num_sms: int = 148, check: bool = True) -> Iterator[
             if kwargs.get("pin_memory"):
                 kwargs["pin_memory"] = False
             args = tuple(cpu if is_cuda(a) else a for a in args)
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            return _aligned(result) if name in _FACTORIES else result
 
     capability = (int(arch[3:-2]), int(arch[-2]))
     properties = types.SimpleNamespace(

@@ -1,24 +1,385 @@
-"""Small problems and PyTorch references for the kernels of tirx-kernels (see :mod:`tirx_kernels` in this directory).
+"""Small problems and PyTorch references for the kernels of tirx-kernels (see ``tirx_kernels.py`` in this directory).
 
-The tests of that package compare with libraries that need a GPU. Each function here computes the same thing in PyTorch and
-stands in the place from where the test takes it.
+The tests of that package compare with libraries that need a GPU, under the libraries' own names. The functions here compute
+the same thing in PyTorch, mostly in float32, and are put where the tests look for them. Only names that are listed here
+exist; everything else of those libraries stays a placeholder.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
+
+import torch
+import torch.nn.functional as F
 
 SMALL: dict[str, dict[str, Any]] = {
     "rmsnorm": {"hidden_size": 4096, "batch_size": 4},
     "flash_attention4": {"batch_size": 1, "seq_len": 512, "num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 128, "is_causal": True},
+    "flash_attention_backward_sm100": {"batch_size": 1, "seq_len": 256, "num_heads": 2, "head_dim": 128, "is_causal": True},
+    "fp16_bf16_gemm": {"dtype": "bf16", "M": 1024, "N": 1024, "K": 256},
+    "nvfp4_gemm": {"M": 256, "N": 256, "K": 512},
+    "act_and_mul": {"act": "silu", "dtype": "float16", "d": 1024, "num_tokens": 16},
 }
 NUM_SMS: dict[str, int] = {}
 
-INSTALLERS: dict[str, Callable[[Any], None]] = {}
+# --------------------------------------------------------------------------------------------------------- normalization
+
+
+def rms_norm(x: Any, weight: Any, eps: float, bias: float = 0.0) -> Any:
+    """float32 RMS norm over the last dimension."""
+    x = x.float()
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * (weight.float() + bias)
+
+
+def _norm_module(public: Any, norm: Any) -> None:
+    def store(out: Any, value: Any, like: Any) -> Any:
+        if out is None:
+            return value.to(like.dtype)
+        out.copy_(value.to(out.dtype))
+        return out
+
+    def plain(gemma: bool) -> Callable[..., Any]:
+        def api(x: Any, weight: Any, eps: float = 1e-6, out: Any = None, enable_pdl: Any = None, **_: Any) -> Any:
+            cute = norm.qk_rmsnorm_cute if x.dim() == 3 else norm.rmsnorm_cute
+            return cute(x, weight, eps, out, 1.0 if gemma else 0.0)
+
+        return api
+
+    def fused(gemma: bool) -> Callable[..., Any]:
+        def api(x: Any, residual: Any, weight: Any, eps: float = 1e-6, enable_pdl: Any = None) -> None:
+            norm.fused_add_rmsnorm_cute(x, residual, weight, eps, 1.0 if gemma else 0.0)
+
+        return api
+
+    def cute(x: Any, weight: Any, eps: float, out: Any, bias: float) -> Any:
+        return store(out, rms_norm(x, weight, eps, bias), x)
+
+    def fused_cute(x: Any, residual: Any, weight: Any, eps: float, bias: float) -> None:
+        total = x.float() + residual.float()
+        residual.copy_(total.to(residual.dtype))
+        x.copy_(rms_norm(total, weight, eps, bias).to(x.dtype))
+
+    def to_fp8(value: Any, out: Any) -> None:
+        limit = torch.finfo(out.dtype).max
+        out.copy_(value.clamp(-limit, limit).to(out.dtype))
+
+    def quant_cute(out: Any, x: Any, weight: Any, scale: Any, eps: float) -> None:
+        to_fp8(rms_norm(x, weight, eps) / scale.float(), out)
+
+    def fused_quant_cute(out: Any, x: Any, residual: Any, weight: Any, scale: Any, eps: float) -> None:
+        total = x.float() + residual.float()
+        residual.copy_(total.to(residual.dtype))
+        to_fp8(rms_norm(total, weight, eps) / scale.float(), out)
+
+    def layer_norm(out: Any, x: Any, gamma: Any, beta: Any, eps: float = 1e-6, enable_pdl: Any = None) -> None:
+        out.copy_(F.layer_norm(x.float(), x.shape[-1:], gamma.float(), beta.float(), eps).to(out.dtype))
+
+    norm._use_cuda_norm = lambda device: False
+    norm.rmsnorm_cute = norm.qk_rmsnorm_cute = cute
+    norm.fused_add_rmsnorm_cute, norm.layernorm_cute = fused_cute, layer_norm
+    norm.rmsnorm_quant_cute, norm.fused_add_rmsnorm_quant_cute = quant_cute, fused_quant_cute
+    norm.rmsnorm = public.rmsnorm = plain(False)
+    norm.gemma_rmsnorm = public.gemma_rmsnorm = plain(True)
+    norm.fused_add_rmsnorm = public.fused_add_rmsnorm = fused(False)
+    norm.gemma_fused_add_rmsnorm = public.gemma_fused_add_rmsnorm = fused(True)
+    norm.rmsnorm_quant = lambda out, x, w, s, eps=1e-6, enable_pdl=None: norm.rmsnorm_quant_cute(out, x, w, s, eps)
+    norm.fused_add_rmsnorm_quant = lambda out, x, r, w, s, eps=1e-6, enable_pdl=None: norm.fused_add_rmsnorm_quant_cute(out, x, r, w, s, eps)
+
+
+# --------------------------------------------------------------------------------------------------------- quantization
+
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def to_e2m1(x: Any) -> Any:
+    """4-bit codes (uint8), round to nearest even, saturating."""
+    magnitude = x.float().abs().clamp(max=6.0)
+    distance = (magnitude[..., None] - _E2M1).abs()
+    best = distance.min(-1, keepdim=True).values
+    ties = distance == best
+    even = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
+    code = (ties.float() * 2 - ties.float() * even).argmax(-1)
+    return (code | (torch.signbit(x.float()).long() << 3)).to(torch.uint8)
+
+
+def pack_fp4(codes: Any) -> Any:
+    """Two codes a byte, the first in the low half."""
+    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+
+
+def swizzle_scales(scales: Any, layout: str) -> Any:
+    """Scale bytes [rows, blocks] in the layout of the tensor core (128x4 atoms, or 8x4), zero padded; "linear": unchanged."""
+    if layout == "linear":
+        return scales.reshape(-1)
+    rows = {"128x4": 128, "8x4": 8}[layout]
+    m, k = scales.shape
+    padded = torch.zeros((-(-m // rows) * rows, -(-k // 4) * 4), dtype=scales.dtype)
+    padded[:m, :k] = scales
+    mt, kt = padded.shape[0] // rows, padded.shape[1] // 4
+    if layout == "8x4":
+        return padded.view(mt, 8, kt, 4).permute(0, 2, 1, 3).reshape(-1)
+    return padded.view(mt, 4, 32, kt, 4).permute(0, 3, 2, 1, 4).reshape(-1)
+
+
+def _layout(value: Any, swizzled: Any = None, small: Any = None) -> str:
+    if value is not None:
+        return str(value)
+    return "linear" if swizzled is False else "8x4" if small else "128x4"
+
+
+def nvfp4(x: Any, global_scale: Any) -> tuple[Any, Any]:
+    """(packed codes, e4m3 scale bytes) of blocks of 16."""
+    x = x.float()
+    blocks = x.reshape(x.shape[0], -1, 16)
+    scale = (float(global_scale) * (blocks.abs().amax(-1) * torch.tensor(1.0 / 6.0))).clamp(max=448.0).to(torch.float8_e4m3fn)
+    inverse = torch.where(scale.float() == 0, 0.0, 1.0 / (scale.float() * (1.0 / float(global_scale))))
+    return pack_fp4(to_e2m1(blocks * inverse[..., None]).reshape(x.shape[0], -1)), scale.view(torch.uint8)
+
+
+def ue8m0(x: Any) -> Any:
+    """Exponent bytes of the smallest power of two that is not below x."""
+    bits = x.float().view(torch.int32)
+    exponent = (bits >> 23) & 0xFF
+    return (exponent + ((bits & 0x7FFFFF) != 0).int()).clamp(max=254).to(torch.uint8)
+
+
+def from_ue8m0(code: Any) -> Any:
+    return torch.exp2(code.float() - 127)
+
+
+def mxfp8(x: Any) -> tuple[Any, Any]:
+    blocks = x.float().reshape(x.shape[0], -1, 32)
+    code = ue8m0(blocks.abs().amax(-1) * torch.tensor(1.0 / 448.0))
+    values = (blocks / from_ue8m0(code)[..., None]).clamp(-448, 448)
+    return values.to(torch.float8_e4m3fn).reshape(x.shape), code
+
+
+def mxfp4(x: Any) -> tuple[Any, Any]:
+    blocks = x.float().reshape(x.shape[0], -1, 32)
+    code = ue8m0(blocks.abs().amax(-1) * torch.tensor(1.0 / 6.0))
+    return pack_fp4(to_e2m1(blocks / from_ue8m0(code)[..., None]).reshape(x.shape)), code
+
+
+def _quantization_module(public: Any, quantization: Any, enums: Any) -> None:
+    class SfLayout:
+        layout_linear, layout_128x4, layout_8x4 = "linear", "128x4", "8x4"
+
+    def nvfp4_quantize(a: Any, gs: Any, sfLayout: Any = "128x4", do_shuffle: bool = False, **_: Any) -> Any:  # noqa: N803
+        codes, scales = nvfp4(a, gs)
+        return codes, swizzle_scales(scales, sfLayout)
+
+    def silu_nvfp4(a: Any, gs: Any, is_sf_swizzled_layout: bool = True, is_sf_8x4_layout: bool = False, **_: Any) -> Any:
+        half = a.shape[-1] // 2
+        gated = (F.silu(a[:, :half].float()) * a[:, half:].float()).to(a.dtype)
+        return nvfp4_quantize(gated, gs, _layout(None, is_sf_swizzled_layout, is_sf_8x4_layout))
+
+    def mx(function: Callable[..., Any]) -> Callable[..., Any]:
+        def quantize(a: Any, is_sf_swizzled_layout: Any = None, sf_swizzle_layout: Any = None, sfLayout: Any = None, **_: Any) -> Any:  # noqa: N803
+            codes, scales = function(a)
+            return codes, swizzle_scales(scales, _layout(sf_swizzle_layout or sfLayout, is_sf_swizzled_layout))
+
+        return quantize
+
+    public.SfLayout = quantization.SfLayout = enums.SfLayout = SfLayout
+    public.nvfp4_quantize = quantization.nvfp4_quantize = nvfp4_quantize
+    quantization.silu_and_mul_nvfp4_quantize = silu_nvfp4
+    quantization.mxfp8_quantize, quantization.mxfp4_quantize = mx(mxfp8), mx(mxfp4)
+
+
+# --------------------------------------------------------------------------------------------------------- attention
+
+
+def attention(q: Any, k: Any, v: Any, softmax_scale: float | None = None, causal: bool = False, **_: Any) -> tuple[Any, Any]:
+    """Attention over [batch, sequence, heads, dim] with grouped key heads; (output, log-sum-exp [batch, heads, sequence])."""
+    scale = softmax_scale if softmax_scale is not None else 1 / math.sqrt(q.shape[-1])
+    group = q.shape[2] // k.shape[2]
+    qf, kf, vf = (t.float().transpose(1, 2) for t in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+    scores = qf @ kf.transpose(-1, -2) * scale
+    if causal:
+        rows, columns = scores.shape[-2:]
+        scores = scores.masked_fill(torch.ones(rows, columns, dtype=torch.bool).triu(columns - rows + 1), -math.inf)
+    lse = scores.logsumexp(-1)
+    return (torch.softmax(scores, -1) @ vf).transpose(1, 2).to(q.dtype), lse
+
+
+def attention_backward(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, softmax_scale: Any = None, causal: bool = False, **_: Any) -> Any:
+    qf, kf, vf = (t.detach().float().requires_grad_() for t in (q, k, v))
+    with torch.enable_grad():
+        value, _lse = attention(qf, kf, vf, softmax_scale, causal)
+        gradients = torch.autograd.grad(value, (qf, kf, vf), dout.float())
+    return tuple(g.to(t.dtype) for g, t in zip(gradients, (q, k, v), strict=True))
+
+
+def merge_state(v_a: Any, s_a: Any, v_b: Any, s_b: Any) -> tuple[Any, Any]:
+    """Two partial attention states; s are base-2 log-sum-exps."""
+    top = torch.maximum(s_a, s_b)
+    w_a, w_b = torch.exp2(s_a - top), torch.exp2(s_b - top)
+    total = w_a + w_b
+    value = (v_a.float() * (w_a / total)[..., None] + v_b.float() * (w_b / total)[..., None]).to(v_a.dtype)
+    return value, torch.log2(total) + top
+
+
+# --------------------------------------------------------------------------------------------------------- state space
+
+
+def selective_state_update(
+    state: Any, x: Any, dt: Any, a: Any, b: Any, c: Any, d: Any = None, z: Any = None, dt_bias: Any = None, dt_softplus: bool = False,
+    state_batch_indices: Any = None, dst_state_batch_indices: Any = None, pad_slot_id: int = -1, state_scale: Any = None, out: Any = None,
+    disable_state_update: bool = False, intermediate_states_buffer: Any = None, intermediate_state_indices: Any = None, rand_seed: Any = None,
+    cache_steps: int = 0, **other: Any,
+) -> Any:  # fmt: skip
+    """One or several steps of Mamba-2: state = state * exp(A dt) + dt x B;  y = state C + D x, gated by z.
+
+    Raises: NotImplementedError for stochastic rounding and scaled states.
+    """
+    if rand_seed is not None or state_scale is not None:
+        raise NotImplementedError("stochastic rounding and scaled states")
+    single = x.dim() == 3
+    if single:
+        x, dt, b, c = x[:, None], dt[:, None], b[:, None], c[:, None]
+        z = None if z is None else z[:, None]
+    batch, steps, heads, _dim = x.shape
+    per_group = heads // b.shape[2]
+    result = torch.zeros_like(x) if out is None else (out[:, None] if single else out)
+    for i in range(batch):
+        slot = i if state_batch_indices is None else int(state_batch_indices.reshape(batch, -1)[i, 0])
+        if slot == pad_slot_id:
+            h = torch.zeros_like(state[0], dtype=torch.float32)
+        else:
+            h = state[slot].float().clone()
+        for t in range(steps):
+            step = dt[i, t].float()
+            if dt_bias is not None:
+                step = step + dt_bias.float()
+            if dt_softplus:
+                step = torch.where(step <= 20, F.softplus(step), step)
+            bb, cc = (m[i, t].float().repeat_interleave(per_group, 0) for m in (b, c))
+            xx = x[i, t].float()
+            h = h * torch.exp(a.float() * step[..., None]) + (step * xx)[..., None] * bb[:, None, :]
+            if intermediate_states_buffer is not None and slot != pad_slot_id:
+                row = i if intermediate_state_indices is None else int(intermediate_state_indices[i])
+                intermediate_states_buffer[row, t].copy_(h.to(intermediate_states_buffer.dtype))
+            y = (h * cc[:, None, :]).sum(-1)
+            if d is not None:
+                y = y + d.float() * xx
+            if z is not None:
+                y = y * F.silu(z[i, t].float())
+            result[i, t].copy_(y.to(result.dtype))
+        if not disable_state_update and slot != pad_slot_id:
+            destination = slot if dst_state_batch_indices is None else int(dst_state_batch_indices.reshape(batch, -1)[i, 0])
+            if destination != pad_slot_id:
+                state[destination].copy_(h.to(state.dtype))
+    return result[:, 0] if single and out is None else out if out is not None else result
+
+
+# --------------------------------------------------------------------------------------------------------- DeepGEMM
+
+
+def _align(x: int, to: int) -> int:
+    return -(-x // to) * to
+
+
+def _cast_fp8(x: Any, block_rows: int, gran_k: int) -> tuple[Any, Any]:
+    """(e4m3 values, power-of-two scales) of blocks of ``block_rows`` x ``gran_k``."""
+    m, k = x.shape
+    padded = torch.zeros(_align(m, block_rows), _align(k, gran_k))
+    padded[:m, :k] = x.float()
+    blocks = padded.view(padded.shape[0] // block_rows, block_rows, padded.shape[1] // gran_k, gran_k)
+    scale = from_ue8m0(ue8m0(blocks.abs().amax((1, 3)).clamp(min=1e-4) / 448.0))
+    values = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn).view(torch.uint8).view(padded.shape)[:m, :k]
+    return values.contiguous().view(torch.float8_e4m3fn), scale
+
+
+def per_token_cast_to_fp8(x: Any, use_ue8m0: bool = True, gran_k: int = 128, **_: Any) -> tuple[Any, Any]:
+    return _cast_fp8(x, 1, gran_k)
+
+
+def per_block_cast_to_fp8(x: Any, use_ue8m0: bool = True, gran_k: int = 128, **_: Any) -> tuple[Any, Any]:
+    return _cast_fp8(x, gran_k, gran_k)
+
+
+def per_channel_cast_to_fp8(x: Any, use_ue8m0: bool = True, gran_k: int = 128, **_: Any) -> tuple[Any, Any]:
+    values, scale = _cast_fp8(x.T.contiguous(), 1, gran_k)
+    return values.view(torch.uint8).T.contiguous().view(torch.float8_e4m3fn), scale.T.contiguous()
+
+
+def transform_sf(sf: Any, mn: int, k: int, recipe: Any = None, num_groups: Any = None, **_: Any) -> Any:
+    """Scales as exponent bytes, four along k in an int32, mn contiguous and padded to 16 bytes."""
+    gran_mn, gran_k = recipe[-2], recipe[-1]
+    grouped = sf if num_groups is not None or sf.dim() == 3 else sf[None]
+    rows = torch.arange(mn) // gran_mn
+    expanded = grouped.float().index_select(1, rows)
+    codes = ((expanded.contiguous().view(torch.int32) >> 23) & 0xFF).to(torch.uint8)
+    words = _align(codes.shape[2], 4) // 4
+    padded = torch.zeros(codes.shape[0], mn, words * 4, dtype=torch.uint8)
+    padded[:, :, : codes.shape[2]] = codes
+    packed = padded.view(torch.int32)
+    pitch = _align(mn, 4)
+    out = torch.zeros(codes.shape[0], words, pitch, dtype=torch.int32).transpose(1, 2)[:, :mn]
+    out.copy_(packed)
+    _SCALES[out.data_ptr()] = expanded, gran_k
+    return out if sf.dim() == 3 else out[0]
+
+
+_SCALES: dict[int, tuple[Any, int]] = {}
+
+
+def _dequantize(pair: tuple[Any, Any]) -> Any:
+    values, sf = pair
+    expanded, gran_k = _SCALES[sf.data_ptr()]
+    full = expanded.repeat_interleave(gran_k, 2)[:, :, : values.shape[-1]]
+    return values.float() * (full if values.dim() == 3 else full[0])
+
+
+def fp8_gemm_nt(a: Any, b: Any, d: Any, c: Any = None, **_: Any) -> None:
+    value = _dequantize(a) @ _dequantize(b).transpose(-1, -2)
+    d.copy_((value + (c.float() if c is not None else 0)).to(d.dtype))
+
+
+# --------------------------------------------------------------------------------------------------------- installation
+
+
+def _module(name: str) -> Any:
+    """A placeholder module of this name that can be given real functions; its parents link to it."""
+    import importlib
+
+    module = importlib.import_module(name)
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(_module(parent), child, module)
+    return module
 
 
 def install(name: str, module: Any) -> None:
-    """Put the references of one kernel in place."""
-    if name in INSTALLERS:
-        INSTALLERS[name](module)
+    """Put the references in place for one kernel (a process runs one kernel)."""
+    flashinfer = _module("flashinfer")
+    _norm_module(flashinfer, _module("flashinfer.norm"))
+    _quantization_module(flashinfer, _module("flashinfer.quantization"), _module("flashinfer.tllm_enums"))
+    activation = _module("flashinfer.activation")
+    for key, act in {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}.items():
+
+        def and_mul(x: Any, out: Any = None, enable_pdl: Any = None, act: Any = act) -> Any:
+            half = x.shape[-1] // 2
+            return (act(x[..., :half].float()) * x[..., half:].float()).to(x.dtype)
+
+        setattr(activation, f"{key}_and_mul", and_mul)
+    flashinfer.merge_state = merge_state
+    _module("flashinfer.mamba").selective_state_update = selective_state_update
+    interface = _module("flash_attn.cute.interface")
+    interface._flash_attn_fwd, interface._flash_attn_bwd = attention, attention_backward
+    deep_gemm = _module("deep_gemm")
+    casts = _module("deep_gemm.utils.math")
+    casts.per_token_cast_to_fp8, casts.per_block_cast_to_fp8, casts.per_channel_cast_to_fp8 = per_token_cast_to_fp8, per_block_cast_to_fp8, per_channel_cast_to_fp8
+    casts.ceil_div, casts.align = lambda a, b: -(-a // b), _align
+    deep_gemm.transform_sf_into_required_layout = transform_sf
+    deep_gemm.set_mk_alignment_for_contiguous_layout = lambda n: None
+    deep_gemm.fp8_fp4_gemm_nt = deep_gemm.fp8_gemm_nt = fp8_gemm_nt
+    if name in CHECKS:
+        sys.modules[module.__name__].run_test = lambda **config: CHECKS[name](module, config)
+
+
+# Tests that are written here because the package's own one cannot work without its library: name -> check(module, config).
+CHECKS: dict[str, Callable[[Any, dict[str, Any]], None]] = {}

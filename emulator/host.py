@@ -21,6 +21,7 @@ from emulator.machine.tensor_map import TensorMap
 _KIND = {"i": 0, "u": 1, "f": 2, "b": 6}
 _TENSOR_TYPE_INDEX = 70
 _OPAQUE_POINTER = 4
+_VALUED_LAUNCH_PARAMS = ("blockIdx", "threadIdx", "clusterCtaIdx", "preferredClusterCtaIdx", "tirx.use_dyn_shared_memory")
 # CUtensorMapDataType values that TVM's encoder accepts in place of the tensor's own type.
 FORCED_TYPES = {11: "tfloat32", 13: "16u4_align8b", 14: "16u4_align16b", 15: "16u6_align16b"}
 
@@ -290,7 +291,8 @@ class Host:
 
     def launch(self, e: Any) -> None:
         kernel = str(e.args[0].value)
-        params = [str(p) for p in e.attrs.launch_params]
+        # Flags such as tirx.use_programtic_dependent_launch have no value.
+        params = [p for p in map(str, e.attrs.launch_params) if p.startswith(_VALUED_LAUNCH_PARAMS)]
         raw = list(e.args[1:])
         values = raw[len(raw) - len(params) :]
         args = tuple(self.argument(a) for a in raw[: len(raw) - len(params)])

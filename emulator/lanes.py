@@ -259,6 +259,7 @@ def put(x: Value, lane: int, new: Value, count: int) -> Value:
         kind: Any = type(new) if isinstance(new, np.floating) else (bool if isinstance(new, bool) else i64)
         if isinstance(new, int) and not isinstance(new, bool) and (new >> 63 or (isinstance(x, int) and x >> 63)):
             kind = u64
+            x = int(x) & 0xFFFFFFFFFFFFFFFF
         x = np.full(count, x, dtype=kind)
     x[lane] = new
     return x
