@@ -151,8 +151,10 @@ def main() -> None:
     order = {c: k for k, c in enumerate(ids)}
     records.sort(key=lambda r: order[r["id"]])
     table = summary(records)
-    record = {"machine": machine(args.gpu), "seconds": round(seconds, 1), "jobs": args.jobs, "summary": table, "cases": records}
-    (args.out / ("record.json" if args.gpu else "again.json")).write_text(json.dumps(record, indent=1))
+    head = {"machine": machine(args.gpu), "seconds": round(seconds, 1), "jobs": args.jobs, "summary": table}
+    lines = ",\n".join("  " + json.dumps(r) for r in records)
+    text = json.dumps(head, indent=1)[:-2] + f',\n "cases": [\n{lines}\n ]\n}}\n'
+    (args.out / ("record.json" if args.gpu else "again.json")).write_text(text)
     for family, row in table.items():
         print(f"{family:28s} {row}")
     bad = [r for r in records if not r["equal"] and "known" not in r]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import traceback
 import warnings
 from pathlib import Path
@@ -30,14 +29,12 @@ def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
         record["known"] = case.known
     stored = outputs / (case.id.replace("/", "~") + ".npz")
     arguments = case.make_arguments()
-    start = time.perf_counter()
     func = case.build()
     if case.fault:
         return _run_fault(case, gpu, func, arguments, record)
     try:
         if gpu:
             executable = harness.compile_for_gpu(func)
-            record["compile_seconds"] = round(time.perf_counter() - start, 2)
             on_gpu = harness.run_on_gpu(executable, arguments)
             record["digest"] = harness.digest(on_gpu)
             np.savez(stored, *[harness.raw(a) for a in on_gpu])
@@ -50,12 +47,10 @@ def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
         if "CUDA" in str(error) and "ompil" not in str(error):  # the context is lost; freeing its tensors would abort
             raise LostContext(record) from error
         return record
-    start = time.perf_counter()
     try:
         emulated, run = harness.run_in_emulator(func, case, arguments)
     except Exception as error:
         return record | {"equal": False, "stage": "emulator", "error": _short(error)}
-    record["emulator_seconds"] = round(time.perf_counter() - start, 3)
     record["findings"] = sorted({f.code for f in run.findings if f.strength != "lint"})
     record |= harness.compare(case, arguments, on_gpu, emulated)
     surprising = set(record["findings"]) - case.expect

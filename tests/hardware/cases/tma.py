@@ -269,7 +269,7 @@ def cases() -> Iterator[Case]:
     for shift in (4, 16, 32):  # without swizzle: at 16, 64 and 128 bytes
         yield Case(
             f"tma/load/address/{shift * 4}", "TMA load", partial(load, (72, 20), (32, 8), (8, 1), "float16", 0, (1, 1), 0, shift),
-            partial(_load_arguments, (72, 20), (32, 8), "float16", (1, 1)),
+            partial(_load_arguments, (72, 20), (32, 8), "float16", (1, 1)), fault="tma.misaligned" if shift % 32 else "",
         )  # fmt: skip
     for dtype in DTYPES:
         dims, box = _scaled(*GEOMETRY[3], dtype)
