@@ -501,6 +501,13 @@ def bool_int(x: Any) -> Any:
     return x.astype(np.int64) if isinstance(x, ndarray) else int(x)
 
 
+def leave(live: Any, t: Any) -> Any:
+    """The lanes of ``live`` (True: all) without the active ones of ``t``."""
+    if t.mask is None:
+        return False
+    return ~t.mask if live is True else live & ~t.mask
+
+
 def as_bool(x: Any, like: ndarray) -> ndarray:
     return np.broadcast_to(np.asarray(x) != 0, like.shape)
 
@@ -547,7 +554,7 @@ NAMESPACE: dict[str, Any] = {
     **{
         f.__name__: f
         for f in (
-            new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits, register_value, map_word, copy, as_index, elect, warp_broadcast, spin, ld_shared, st_shared,
+            new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits, register_value, map_word, copy, as_index, elect, warp_broadcast, leave, spin, ld_shared, st_shared,
             ld_global, st_global, ld_tensor, st_tensor, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, as_row, fmin, fmax, math_fma,
         )
     },

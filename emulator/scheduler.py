@@ -151,6 +151,7 @@ class Machine:
         self.printed: list[str] = []  # what the kernel's printf wrote
         self._ids = 0
         self.tmem_columns = 0  # most columns any CTA held
+        self.cta_group: tuple[int, int] | None = None  # of the first tcgen05 instruction, and its statement
         if checker is not None:
             unknown = 0
             for location, _ in program.sites:

@@ -572,7 +572,8 @@ class Translator:
 
     def x_FloorMod(self, e: Any) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
-        return Val(f"({a.code} % {b.code})", dtype, max(a.kind, b.kind), a.lane or b.lane)
+        lane = a.lane and (type(e.b).__name__ != "IntImm" or int(e.b.value) >= 16)  # threadIdx.x % 4: the same in many
+        return Val(f"({a.code} % {b.code})", dtype, max(a.kind, b.kind), lane)
 
     def minmax(self, e: Any, name: str) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)

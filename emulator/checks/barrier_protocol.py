@@ -78,29 +78,41 @@ def mbarrier_arrive(bar: MbarrierState, count: int) -> Problem | None:
     )
 
 
-def mbarrier_bytes(bar: MbarrierState, delta: int) -> Problem | None:
-    """The transaction count changes by ``delta`` bytes (expect_tx positive, complete_tx negative)."""
-    after = bar.tx + delta
-    if abs(after) > MAX_COUNT:
+def mbarrier_bytes(bar: MbarrierState) -> Problem | None:
+    """After a change of the transaction count: is it in range, and can the phase still complete?"""
+    if abs(bar.tx) > MAX_COUNT:
         return Problem(
             "mbarrier.tx-overflow",
             "error",
-            f"The transaction count of {bar.name} would become {after}; the hardware counts to {MAX_COUNT}.",
+            f"The transaction count of {bar.name} becomes {bar.tx} bytes; the hardware counts to {MAX_COUNT}.",
             "Split the copies of one phase over more barriers or more phases.",
-            {"tx": after},
+            {"tx": bar.tx},
         )
-    if bar.pending == 0 and after < 0:
+    if bar.pending == 0 and bar.tx < 0:
         return Problem(
             "mbarrier.over-delivery",
             "error",
-            f"Every arrival of the phase has come and {-after} bytes more were delivered to {bar.name} than "
+            f"Every arrival of the phase has come and {-bar.tx} bytes more were delivered to {bar.name} than "
             "expect_tx announced: the phase cannot complete.",
-            "Make the byte count of expect_tx the bytes of all copies of this stage: box elements "
-            "times element "
-            "size, all operands, full boxes also where they reach out of bounds.",
-            {"tx": after},
+            "Announce the bytes of all copies of this stage: box elements times element size, all operands, "
+            "full boxes also where they reach out of bounds.",
+            {"tx": bar.tx},
         )
     return None
+
+
+def mbarrier_completion(bar: MbarrierState, in_flight: int) -> Problem | None:
+    """A phase has completed; ``in_flight`` bytes of copies that signal the barrier have not arrived."""
+    if not in_flight:
+        return None
+    return Problem(
+        "mbarrier.early-completion",
+        "error",
+        f"Phase {bar.generation - 1} of {bar.name} completes while {in_flight} bytes of its copies are still on "
+        "their way: expect_tx announced fewer bytes than the copies deliver.",
+        "Announce the bytes of all copies of this stage, in the phase in which they are issued.",
+        {"in_flight": in_flight},
+    )
 
 
 def mbarrier_parity(bar: MbarrierState, parity: int) -> Problem | None:

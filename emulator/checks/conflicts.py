@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from emulator.checks.events import PROXY_GMEM, PROXY_SMEM, TCGEN05, Event
+from emulator.checks.events import PROXY_GMEM, PROXY_SMEM, TCGEN05, Event, kind_of
 from emulator.checks.race_reports import Conflict
 from emulator.checks.shadow import Chunks, Lanes, Region, Shadow, Span, Strided, TmemBlock
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Address = int | npt.NDArray[Any]
 
 _PLANES = {"smem": PROXY_SMEM, "gmem": PROXY_GMEM, "tmem": TCGEN05}
+_BARRIER = kind_of("mbarrier.init", "generic", "program")  # owner of the bytes of an mbarrier
 _BYTES_COMPARED = 1 << 15  # up to here, comparing bytes is the fastest test for "all equal"
 _RUNS = 24  # runs of equal states that are handled one by one
 _TABLE = 1 << 18  # distinct states are found with a table up to this range, by sorting beyond
@@ -295,6 +296,8 @@ class ConflictChecker:
             if last is self.detector.unwritten:
                 if self._update:
                     self._problems.append(("unwritten", last, event, state))
+            elif last.kind is _BARRIER:
+                self._problems.append(("barrier", last, event, state))
             elif not self.knows(last, event):
                 # An unordered reader of the same bytes tells the story better than the write it read.
                 if not unordered_read and not (last.atomic and event.atomic):
@@ -304,6 +307,10 @@ class ConflictChecker:
             if event.atomic and last.atomic:
                 return self._atomic_state(event, last, others)
         return event.state if event.state >= 0 else self._write_state(event)
+
+    def barrier_state(self, w: int, epoch: int, site: int) -> int:
+        """The state of bytes that hold an mbarrier."""
+        return self._write_state(Event(self.order, w, epoch, w, epoch, _BARRIER, site))
 
     def _write_state(self, event: Event) -> int:
         states = self.detector.states
@@ -335,7 +342,8 @@ class ConflictChecker:
         if last.cl is not order:
             return
         if order.rows[event.w].item(self._plane, last.col) < last.epoch:
-            self._problems.append(("proxy", last, event, state))
+            if not self._fenced_by_its_lanes(last, event):
+                self._problems.append(("proxy", last, event, state))
             return
         if last.w == event.w or last.kind.via != "program":
             return
@@ -343,6 +351,14 @@ class ConflictChecker:
         at = bisect_left(fences, last.wepoch)
         if at == len(fences) or order.now[event.w].item(last.w) <= fences[at]:
             self._problems.append(("proxy-other", last, event, state))
+
+    def _fenced_by_its_lanes(self, last: Event, event: Event) -> bool:
+        """Whether the lanes that wrote ran fence.proxy.async, though other lanes of their warp did not."""
+        known = self.order.now[event.w].item(last.w)
+        return any(
+            last.wepoch <= epoch and epoch < known and not last.mask & ~mask
+            for epoch, mask in self.order.partial_fences[last.w]
+        )
 
     def _check_tcgen05_fence(self, last: Event, event: Event, state: int) -> None:
         """tcgen05 operations of two threads, ordered by a thread synchronization, want the tcgen05 fences."""

@@ -1,21 +1,30 @@
-"""The deadlock autopsy: who waits for what, what has been seen, and the usual cause."""
+"""The deadlock autopsy: who waits for what, what has been seen, who holds it up, and the usual cause."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from emulator.checks.findings import Finding
+from emulator.checks.findings import Finding, SourceLocation, base_name, words
+from emulator.checks.rehearsal import Stuck, all_holders, rehearse
 
 if TYPE_CHECKING:
     from emulator.scheduler import Machine, Strand
 
+_ARRIVALS = ("mbarrier.arrive", "mbarrier.arrive.expect_tx", "tcgen05.commit", "cp.async.mbarrier.arrive")
+
 
 def autopsy(machine: Machine) -> list[Finding]:
-    """One finding per distinct wait of a launch in which nothing can run any more."""
+    """One finding per distinct wait of a launch in which nothing can run any more.
+
+    Waits that others hold up say so and have ``data["consequence"]``.
+    """
     groups: dict[tuple[Any, ...], list[Strand]] = {}
     for strand in machine.live:
         groups.setdefault(_key(strand), []).append(strand)
-    return [_explain(machine, strands) for strands in groups.values()]
+    waits = [Stuck(strands, strands[0].wait) for strands in groups.values()]
+    states = [_state(stuck) for stuck in waits]  # the rehearsal changes them
+    rehearse(machine, waits)
+    return [_explain(machine, stuck, state) for stuck, state in zip(waits, states, strict=True)]
 
 
 def _key(strand: Strand) -> tuple[Any, ...]:
@@ -33,129 +42,230 @@ def _warps(strands: list[Strand]) -> tuple[int, ...]:
     return tuple(sorted(set(out)))
 
 
-def _verb(warps: tuple[int, ...]) -> str:
-    return "waits" if len(warps) == 1 else "wait"
+def _who(stuck: Stuck) -> str:
+    """``Warps 0 to 3 of CTA 1``."""
+    cta = stuck.strands[0].cta
+    text = words(_warps(stuck.strands), "warp", "warps")
+    alone = cta.machine.num_clusters * len(cta.cluster.ctas) == 1
+    return text if alone else f"{text} of CTA {cta.linear}"
+
+
+def _verb(stuck: Stuck) -> str:
+    return "waits" if len(_warps(stuck.strands)) == 1 else "wait"
 
 
 def plural(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
-def _explain(machine: Machine, strands: list[Strand]) -> Finding:
-    wait = strands[0].wait
-    cta = strands[0].cta
-    warps = _warps(strands)
-    who = "warp " + str(warps[0]) if len(warps) == 1 else "warps " + ", ".join(map(str, warps))
-    location = machine.location(wait.site) if wait is not None else None
-    where = (location,) if location else ()
-    if wait is None or wait.kind == "spin":
-        return Finding(
-            "deadlock", "error", f"{who} of CTA {cta.linear} polls memory for ever: nobody can change what it waits for",
-            "check which thread should write the value, and that it runs at the same time", where, (),
-            cta.linear, warps, (), {"waits": "memory"},
-        )  # fmt: skip
-    if wait.kind == "mbarrier.wait":
-        return _mbarrier(machine, wait, cta, who, warps, where)
-    if wait.kind == "bar.sync":
-        b = wait.barrier  # type: ignore[attr-defined]
+def _line(location: SourceLocation | None) -> str:
+    return f" (line {location.line})" if location is not None else ""
+
+
+def _target(stuck: Stuck) -> str:
+    """What it waits for, as the learner wrote it."""
+    if stuck.kind == "mbarrier.wait":
+        return f"mbarrier {stuck.wait.barrier.name}"
+    if stuck.kind == "bar.sync":
+        return "cta_sync" if stuck.wait.barrier.index == 0 else f"named barrier {stuck.wait.barrier.index}"
+    if stuck.kind == "barrier.cluster.wait":
+        return "the cluster barrier"
+    return {"tcgen05.alloc": "free TMEM columns", "setmaxnreg": "setmaxnreg.inc"}.get(stuck.kind, "a value in memory")
+
+
+# ---------------------------------------------------------------------------------------------- one wait
+
+
+def _state(stuck: Stuck) -> dict[str, Any]:
+    """What the report needs to know of a barrier as it was when everything stopped."""
+    cta = stuck.strands[0].cta
+    if stuck.kind == "mbarrier.wait":
+        bar = stuck.wait.barrier
+        siblings = [
+            b
+            for b in bar.cta.mbarriers.values()
+            if b is not bar and base_name(b.name) == base_name(bar.name) and b.generation > bar.generation
+        ]
+        return {
+            **bar.describe(),
+            "history": list(bar.history),
+            "last": list(bar.last_history),
+            "ahead": [b.name for b in siblings],
+        }
+    if stuck.kind == "bar.sync":
+        b = stuck.wait.barrier
         needed = 32 * cta.live_warps if b.expected in (None, -1) else b.expected
-        name = "cta_sync" if b.index == 0 else f"named barrier {b.index}"
-        others = [s for s in machine.live if s.cta is cta and s not in strands]
-        elsewhere = (
-            ", ".join(sorted({_words(machine, s) for s in others}))
-            or "every other warp has exited or never gets there"
+        return {"arrived": b.arrived, "expected": needed, "exited": sorted(cta.exited_warps)}
+    return {}
+
+
+def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
+    cta = stuck.strands[0].cta
+    here = machine.location(stuck.wait.site) if stuck.wait is not None else None
+    who = _who(stuck)
+    who = who[0].upper() + who[1:]
+    names: tuple[str, ...] = ()
+    sites: list[int] = []
+    data: dict[str, Any] = {"waits": "memory"}
+    if stuck.kind == "mbarrier.wait":
+        bar, parity = stuck.wait.barrier, stuck.wait.parity
+        names = (bar.name,)
+        now, before = state.pop("history"), state.pop("last")
+        history = now + before
+        sites = [*dict.fromkeys(a.site for a in history), bar.init_site]
+        what, cause, fix = _mbarrier(machine, stuck, state, now, bool(before))
+        message = f"{who} {_verb(stuck)} for ever on mbarrier {bar.name} for parity {parity}: {what}. {cause}"
+        data = {"waits": "mbarrier", "parity_waited_for": parity, **state}
+        if stuck.signals and not history:
+            sites = [*stuck.signals, *sites]
+    elif stuck.kind == "bar.sync":
+        name = _target(stuck)
+        names = (name,)
+        message = (
+            f"{who} {_verb(stuck)} for ever at {name}: {state['arrived']} of {state['expected']} threads "
+            f"have arrived{_elsewhere(stuck, state)}."
         )
-        return Finding(
-            "deadlock", "error",
-            f"{who} of CTA {cta.linear} {_verb(warps)} at {name}: {b.arrived} of {needed} threads have arrived; {elsewhere}",
-            f"let every warp that {name} counts reach it, the same number of times; do not put it inside a branch that only some warps take",
-            where, (name,), cta.linear, warps, (), {"waits": name, "arrived": b.arrived, "expected": needed},
-        )  # fmt: skip
-    if wait.kind == "barrier.cluster.wait":
-        return Finding(
-            "deadlock", "error", f"{who} of CTA {cta.linear} {_verb(warps)} at the cluster barrier, which not every warp of every CTA reaches",
-            "all threads of all CTAs of the cluster must arrive", where, ("cluster barrier",), cta.linear,
-            warps, (), {"waits": "cluster barrier"},
-        )  # fmt: skip
+        fix = (
+            f"Let every warp that {name} counts reach it, equally often; keep it out of branches that only "
+            "some warps take."
+        )
+        data = {"waits": name, "arrived": state["arrived"], "expected": state["expected"]}
+    elif stuck.kind == "barrier.cluster.wait":
+        names = ("cluster barrier",)
+        message = f"{who} {_verb(stuck)} for ever at the cluster barrier{_elsewhere(stuck, state)}."
+        fix = "All threads of all CTAs of the cluster must arrive, equally often."
+        data = {"waits": "cluster barrier"}
+    elif stuck.kind == "tcgen05.alloc":
+        message = f"{who} {_verb(stuck)} for ever for free TMEM columns."
+        fix = "Allocate TMEM once per CTA and free it before the kernel ends."
+        data = {"waits": "tcgen05.alloc"}
+    elif stuck.kind == "setmaxnreg" and (problem := stuck.wait.problem()) is not None:
+        return problem.at([here], (), cta.linear, _warps(stuck.strands))
+    else:
+        message = f"{who} polls memory for ever: nobody can change what it waits for."
+        fix = "Check which thread should write the value, and that it runs at the same time."
+    if stuck.follows:
+        data["consequence"] = True
+        holder = next((h for h in all_holders(stuck) if not h.follows), stuck.holders[0])
+        place = machine.location(holder.wait.site) if holder.wait is not None else None
+        gets = "gets" if len(_warps(holder.strands)) == 1 else "get"
+        message = (
+            f"{who} {_verb(stuck)}, too, at {_target(stuck)}: that comes only after {_who(holder)} {gets} past "
+            f"{_target(holder)}{_line(place)}."
+        )
+        fix = "Look at that wait first."
+    found = [here] + [machine.location(site) for site in sites if site >= 0]
+    locations = tuple(dict.fromkeys(x for x in found if x is not None))
     return Finding(
-        "deadlock", "error", f"{who} of CTA {cta.linear} {_verb(warps)} for free TMEM columns for ever",
-        "allocate TMEM once per CTA and free it before the kernel ends", where, (), cta.linear, warps, (),
-        {"waits": "tcgen05.alloc"},
-    )  # fmt: skip
+        "deadlock", "error", message, fix, locations, names, cta.linear, _warps(stuck.strands), (), data
+    )
 
 
-def _words(machine: Machine, strand: Strand) -> str:
-    wait = strand.wait
-    warps = _warps([strand])
-    who = "warp " + str(warps[0]) if len(warps) == 1 else "warps " + ", ".join(map(str, warps))
-    if wait is None:
-        return f"{who} is running"
-    location = machine.location(wait.site)
-    at = f" (line {location.line})" if location else ""
-    name = getattr(getattr(wait, "barrier", None), "name", None)
-    return f"{who} {_verb(warps)} in {wait.kind}{' on `' + name + '`' if name else ''}{at}"
+def _elsewhere(stuck: Stuck, state: dict[str, Any]) -> str:
+    """Where those are that have not arrived."""
+    parts = []
+    for holder in stuck.holders:
+        if holder.wait is not None:
+            place = holder.strands[0].cta.machine.location(holder.wait.site)
+            parts.append(f"{_who(holder)} {_verb(holder)} at {_target(holder)}{_line(place)}")
+    if state.get("exited"):
+        parts.append(f"{words(state['exited'], 'warp', 'warps')} {'has' if len(state['exited']) == 1 else 'have'} returned")
+    return "; " + ", ".join(parts) if parts else ""
+
+
+# ---------------------------------------------------------------------------------------------- mbarriers
 
 
 def _mbarrier(
-    machine: Machine, wait: Any, cta: Any, who: str, warps: tuple[int, ...], where: tuple[Any, ...]
-) -> Finding:
-    bar = wait.barrier
-    state = bar.describe()
-    seen = bar.expected - bar.pending
-    parts = [
-        f"{who} of CTA {cta.linear} {_verb(warps)} for ever on `{bar.name}` for the phase with parity {wait.parity}"
-    ]
-    parts.append(
-        f"its current phase {bar.generation} (parity {bar.parity}) has seen {seen} of {plural(bar.expected, 'arrival')}"
-    )
-    if bar.tx:
-        parts.append(
-            f"and misses {plural(bar.tx, 'byte')}"
-            if bar.tx > 0
-            else f"and has received {plural(-bar.tx, 'byte')} more than were announced"
-        )
-    cause, fix = _cause(bar, wait)
-    sites = [
-        machine.location(s)
-        for s in dict.fromkeys([a.site for a in bar.history + bar.last_history] + [bar.init_site])
-        if s >= 0
-    ]
-    locations = where + tuple(s for s in dict.fromkeys(sites) if s is not None and s not in where)
-    return Finding(
-        "deadlock", "error", "; ".join([parts[0], " ".join(parts[1:])]) + f". {cause}", fix, locations, (bar.name,), cta.linear, warps, (),
-        {"waits": "mbarrier", "parity_waited_for": wait.parity, **state},
-    )  # fmt: skip
+    machine: Machine, stuck: Stuck, state: dict[str, Any], history: list[Any], used: bool
+) -> tuple[str, str, str]:
+    """(what it has seen, the usual cause, the fix) in sentences; most specific causes first.
 
-
-def _cause(bar: Any, wait: Any) -> tuple[str, str]:
-    """The usual causes, most specific first: (sentence, fix)."""
-    seen = bar.expected - bar.pending
-    if bar.tx > 0 and bar.pending == 0:
+    ``history``: arrivals and bytes of the current phase. ``used``: there were phases before it.
+    """
+    name, parity = stuck.wait.barrier.name, stuck.wait.parity
+    seen, expected, tx = state["arrivals_seen"], state["arrivals_expected"], state["bytes_outstanding"]
+    generation = state["generation"]
+    ahead = state.pop("ahead")
+    what = f"phase {generation} has seen {seen} of {plural(expected, 'arrival')}"
+    announced = sum(a.tx for a in history if a.tx > 0)
+    delivered = -sum(a.tx for a in history if a.tx < 0)
+    if tx > 0:
+        what += f" and misses {tx} bytes"
+    elif tx < 0:
+        what += f" and has {-tx} bytes more than announced"
+    if tx < 0 and seen == expected:
+        copies = _many_copies(machine, history)
+        if copies:
+            return what, *copies
         return (
-            "All arrivals came, but fewer bytes were copied than expect_tx announced.",
-            "make the byte count of expect_tx equal to the bytes that the TMA loads of this stage deliver (box elements times element size, all operands)",
+            what,
+            f"The copies delivered {delivered} bytes, expect_tx announced {announced}.",
+            f"Announce what the copies of this stage deliver: {delivered} bytes.",
         )
-    if bar.tx < 0:
+    if tx > 0 and seen == expected:
         return (
-            "More bytes arrived than expect_tx announced, so the phase cannot complete.",
-            "make the byte count of expect_tx equal to the bytes that the TMA loads of this stage deliver",
+            what,
+            f"expect_tx announced {announced} bytes, the copies delivered {delivered}.",
+            "Announce what the copies of this stage deliver (box elements times element size, all operands), "
+            "and issue all of them.",
         )
-    if seen == 0 and not bar.history and bar.generation == 0:
+    if stuck.holds_itself and not history and not used:
+        where = ", ".join(sorted({_line(machine.location(s)).strip(" ()") for s in stuck.signals}))
         return (
-            "Nobody has ever arrived at it.",
-            "signal it: tcgen05.commit after the MMA, mbarrier.arrive.expect_tx with the TMA loads, or mbarrier.arrive by the consumers",
+            what,
+            f"Its arrival{f' ({where})' if where else ''} comes only after this wait has returned.",
+            f"Let the first round pass: a fresh mbarrier lets a wait for parity 1 through, so start this phase "
+            f"with {1 - parity}.",
         )
-    if seen == 0 and bar.generation > 0 and bar.parity == wait.parity:
+    if ahead and not seen:
         return (
-            f"It has completed {plural(bar.generation, 'phase')}; the wait asks for one more than anybody signals (a phase that does not match the rounds).",
-            "start the phase at 0 and flip it after every completed wait on this barrier; a producer that waits for free stages starts with parity 1",
+            what,
+            f"{' and '.join(ahead)} {'has' if len(ahead) == 1 else 'have'} completed more phases than {name}.",
+            "Use the same stage index in the wait and in what signals it, and advance it once per round.",
         )
-    if seen:
+    if not seen and not history and not used:
+        nobody = _nobody(machine, name)
         return (
-            f"{plural(bar.pending, 'arrival')} {'is' if bar.pending == 1 else 'are'} missing.",
-            "make the count given to mbarrier.init equal to the number of arrivals of one phase (threads that execute arrive, plus commits)",
+            what,
+            "No statement of the kernel arrives at it." if nobody else "Nobody has arrived at it.",
+            "Signal it: tcgen05.commit after the MMA, mbarrier.arrive.expect_tx with the TMA loads, or "
+            "mbarrier.arrive by the consumers"
+            + ("." if nobody else "; check who should, the stage index and the initial phase."),
+        )
+    if not seen:
+        return (
+            what,
+            f"It has completed {plural(generation, 'phase')}; the wait asks for one more than anybody signals.",
+            "Flip the phase after every round, start it right (0 for who waits for data, 1 for who waits for a "
+            "free stage), and let all roles run the same number of rounds.",
         )
     return (
-        "No arrival is under way.",
-        "check the initial phase, the stage index and that every role executes the same number of rounds",
+        what,
+        f"{plural(expected - seen, 'arrival')} {'is' if expected - seen == 1 else 'are'} missing.",
+        f"Make the count given to mbarrier.init the arrivals of one phase (here {seen}): threads that execute "
+        "arrive, plus commits.",
     )
+
+
+def _nobody(machine: Machine, name: str) -> bool:
+    """Whether no statement arrives at a barrier of this name; False when some statement's barrier is not known."""
+    arrivals = [op for op in machine.program.operations if op.instruction in _ARRIVALS]
+    return all(op.names and base_name(name) not in op.names for op in arrivals)
+
+
+def _many_copies(machine: Machine, history: list[Any]) -> tuple[str, str] | None:
+    """(cause, fix) when many threads issued the same copy."""
+    counts: dict[int, int] = {}
+    for a in history:
+        if a.tx < 0:
+            counts[a.site] = counts.get(a.site, 0) + 1
+    for site, n in counts.items():
+        if n >= 32:
+            return (
+                f"{n} copies were issued{_line(machine.location(site)).replace('(', 'at ').replace(')', '')}, one by "
+                "each thread that reaches it.",
+                "Issue the copy and its expect_tx from one thread: put them under `if T.cuda.elect_sync():` in one "
+                "warp.",
+            )
+    return None

@@ -28,6 +28,8 @@ Clock = npt.NDArray[np.int32]  # (planes, columns)
 ORDER, PROXY_SMEM, PROXY_GMEM, TCGEN05 = 0, 1, 2, 3
 PLANES = 4
 
+ALL_LANES = 0xFFFFFFFF
+
 Via = Literal["program", "mbarrier", "bulk_read", "bulk_write", "mma", "ld", "st", "cp.async", "wgmma"]
 
 _SITES_PER_EVENT = 64
@@ -72,12 +74,13 @@ class Event:
         atomic: a strong access. writes: a strong access that writes.
         site: the statement; ``log`` holds the places of further statements that share the event.
         bar: the mbarrier that reports its completion, if any.
+        mask: lanes that take part, as bits.
         state, memo: interned shadow states that end with this event.
     """
 
     __slots__ = (
-        "atomic", "bar", "cl", "col", "epoch", "fifo", "kind", "log", "memo", "site", "state", "w", "wepoch",
-        "writes",
+        "atomic", "bar", "cl", "col", "epoch", "fifo", "kind", "log", "mask", "memo", "site", "state", "w",
+        "wepoch", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +109,7 @@ class Event:
         self.state = -1
         self.memo: dict[Any, int] | None = None
         self.log: list[tuple[int, Shadow, npt.NDArray[Any], int]] | None = None
+        self.mask = ALL_LANES
 
     def note(self, site: int, shadow: Shadow, rows: npt.NDArray[Any], log2: int) -> None:
         """Remember where a further statement touched (``rows`` of ``2**log2`` granules)."""

@@ -26,6 +26,7 @@ Rules: PTX ISA, chapters "Memory Consistency Model", "mbarrier", "Async proxy", 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ import numpy.typing as npt
 
 from emulator.checks.conflicts import Address, ConflictChecker
 from emulator.checks.events import (
+    ALL_LANES,
     ORDER,
     PLANES,
     PROXY_GMEM,
@@ -48,7 +50,7 @@ from emulator.checks.events import (
     joined,
     kind_of,
 )
-from emulator.checks.findings import FindingLog, SourceLocation
+from emulator.checks.findings import Finding, FindingLog, SourceLocation
 from emulator.checks.grid_order import Clocks, GridOrder
 from emulator.checks.race_reports import Reporter, Uninitialised
 from emulator.checks.shadow import TMEM_CELLS, Chunks, Lanes, Region, Shadow, Span, Strided, TmemBlock
@@ -228,7 +230,11 @@ class ClusterOrder:
         ]  # epochs at which a warp ran fence.proxy.async
         # TCGEN05 plane at the warp's last tcgen05.fence::after_thread_sync
         self.after_fence: list[npt.NDArray[np.int32] | None] = [None] * warps
-        self._cache: list[dict[Kind, Event]] = [{} for _ in range(warps)]
+        # (epoch, lanes) at which some lanes of a warp ran it alone, while other lanes had written
+        self.partial_fences: list[list[tuple[int, int]]] = [[] for _ in range(warps)]
+        self._wrote = [0] * warps  # lanes that wrote since their warp last met at a barrier, as bits
+        self._met = [0] * warps  # its time then
+        self._cache: list[dict[Any, Event]] = [{} for _ in range(warps)]
         self.queues: dict[tuple[Any, ...], Queue] = {}
         self._bars: dict[tuple[int, int], Clock] = {}
         self._cluster_pending: Clock | None = None
@@ -241,8 +247,12 @@ class ClusterOrder:
         self._remote: list[dict[int, tuple[int, int, str, tuple[int, ...]]]] = [{} for _ in range(ctas)]
         self._alive = [warps_per_cta] * ctas
         self._exit_clock: list[Clock] = [np.zeros((PLANES, 0), np.int32) for _ in range(ctas)]
+        # mbarriers that an ordinary write has hit, and its finding: a mistake once the barrier is used again
+        self.overwritten: dict[tuple[int, int], Finding] = {}
         self._unfenced_inits: list[list[BarrierOrder]] = [[] for _ in range(warps)]
         self._fenced_inits: list[list[BarrierOrder]] = [[] for _ in range(warps)]
+        # Executed before barrier.cluster, .relaxed or not: enough to give TMEM back.  [arriving, complete]
+        self._cluster_executed: list[Clock] = [np.zeros((PLANES, 0), np.int32) for _ in range(2)]
         self._cluster_inits: tuple[list[BarrierOrder], list[BarrierOrder]] = ([], [])  # arriving, complete
         self.grid = GridOrder(self, warps)
         self.checker = ConflictChecker(self)
@@ -368,15 +378,26 @@ class ClusterOrder:
         atomic: bool,
     ) -> None:
         kind = kind_of(what, "generic", "program", (2 if write else 1) if atomic else 0)
-        events = [self._event(w, kind, site) for w in lanes.warps]
+        if lanes.full or not write:
+            events = [self._event(w, kind, site) for w in lanes.warps]
+            if write:
+                for w in lanes.warps:
+                    self._wrote[w] = ALL_LANES
+        else:
+            events = []
+            for w, mask in zip(lanes.warps, lanes.masks, strict=True):
+                events.append(self._event(w, kind, site, mask))
+                self._wrote[w] |= mask
         self.checker.lanes(shadow, addr, nbytes, lanes, events, write, site)
 
-    def _event(self, w: int, kind: Kind, site: int) -> Event:
-        """The event of what warp ``w`` does now, the same for a kind until its next synchronization."""
-        event = self._cache[w].get(kind)
+    def _event(self, w: int, kind: Kind, site: int, mask: int = ALL_LANES) -> Event:
+        """The event of what lanes of warp ``w`` do now, the same for a kind until its next synchronization."""
+        key: Any = kind if mask == ALL_LANES else (kind, mask)
+        event = self._cache[w].get(key)
         if event is None:
             epoch = self.now[w].item(w)
-            event = self._cache[w][kind] = Event(self, w, epoch, w, epoch, kind, site)
+            event = self._cache[w][key] = Event(self, w, epoch, w, epoch, kind, site)
+            event.mask = mask
         return event
 
     # ---------------------------------------- TMA and bulk copies
@@ -591,7 +612,10 @@ class ClusterOrder:
         if w is not None:
             epoch = self.now[w].item(w)
             kind = kind_of("tcgen05.dealloc", "generic", "program")
+            known = self.rows[w].copy()
+            join(self.rows[w], self._cluster_executed[1])
             self.checker.region(self.tmem[cta], block, Event(self, w, epoch, w, epoch, kind, site), True)
+            self.rows[w][...] = known
         self.tmem[cta].block(block)[...] = 0
 
     # ---------------------------------------- cp.async and wgmma
@@ -666,17 +690,27 @@ class ClusterOrder:
 
         Keep the result with the barrier.
         """
-        bar = BarrierOrder(self, cta, offset, self._column(None), w, self.now[w].item(w), site)
+        epoch = self.now[w].item(w)
+        bar = BarrierOrder(self, cta, offset, self._column(None), w, epoch, site)
         self.column_owner[bar.col] = bar
+        if self.detector.smem_granule <= 8:  # else its cell may hold something else, too
+            self.smem[cta].span(offset, offset + 8)[...] = self.checker.barrier_state(w, epoch, site)
         self.barriers.append(bar)
         self._unfenced_inits[w].append(bar)
         self._tick(w)
         return bar
 
+    def mbarrier_inval(self, cta: int, offset: int) -> None:
+        """mbarrier.inval: the bytes are ordinary memory again."""
+        self.overwritten.pop((cta, offset), None)
+        self.smem[cta].span(offset, offset + 8)[...] = 0
+
     def mbarrier_arrive(
         self, warps: Sequence[int], bar: BarrierOrder, site: int = 0, release: bool = True
     ) -> None:
         """Arrivals (plain, expect_tx, remote) of these warps, before the phase they may complete."""
+        if self.overwritten:
+            self._use_overwritten(bar)
         if self.ctas > 1:
             self._note_remote(warps, bar.cta, site, "mbarrier.arrive")
         for w in warps:
@@ -693,6 +727,8 @@ class ClusterOrder:
 
     def mbarrier_complete(self, bar: BarrierOrder) -> None:
         """The current phase of ``bar`` is complete."""
+        if self.overwritten:
+            self._use_overwritten(bar)
         bar.completed += 1
         n = bar.completed
         if bar.waits:
@@ -734,6 +770,11 @@ class ClusterOrder:
             bar.waits[w] = (known + 1, self.now[w].item(w), site)
             if bar.foreign is not None:
                 self.grid.learn(w, bar.foreign)
+
+    def _use_overwritten(self, bar: BarrierOrder) -> None:
+        finding = self.overwritten.pop((bar.cta, bar.offset), None)
+        if finding is not None:
+            self.detector.log.add(replace(finding, strength="error"))
 
     def _use_barrier(self, w: int, bar: BarrierOrder, site: int, what: str, asynchronous: bool) -> None:
         """Report a use of ``bar`` that its init does not precede; async uses also want the init fence."""
@@ -780,8 +821,7 @@ class ClusterOrder:
             self.clocks[list(warps)] = total
         if self.grid.active:
             self.grid.exchange(warps)
-        for w in warps:
-            self._tick(w)
+        self.warp_sync(warps)
         self.detector.maybe_compact()
 
     def cta_sync(self, cta: int, site: int = 0) -> None:
@@ -798,8 +838,9 @@ class ClusterOrder:
         for w in warps:
             self._cluster_inits[0].extend(self._fenced_inits[w])
             self._fenced_inits[w] = []
+            row = self.rows[w]
+            self._cluster_executed[0] = joined(self._cluster_executed[0], row)
             if release:
-                row = self.rows[w]
                 self._cluster_pending = (
                     row.copy() if self._cluster_pending is None else joined(self._cluster_pending, row)
                 )
@@ -810,6 +851,7 @@ class ClusterOrder:
         self._cluster_done = self._cluster_pending
         self._cluster_pending = None
         self._cluster_inits = ([], self._cluster_inits[0])
+        self._cluster_executed = [np.zeros((PLANES, 0), np.int32), self._cluster_executed[0]]
         if self.grid.active:
             self.grid.exchange(range(len(self.rows)))
 
@@ -823,21 +865,42 @@ class ClusterOrder:
         if acquire and self._cluster_done is not None:
             for w in warps:
                 join(self.rows[w], self._cluster_done)
+            self.warp_sync(warps)
 
-    def fence_proxy_async(self, warps: Sequence[int], smem: bool = True, gmem: bool = True) -> None:
-        """fence.proxy.async:
+    def fence_proxy_async(
+        self, warps: Sequence[int], smem: bool = True, gmem: bool = True, lanes: Lanes | None = None
+    ) -> None:
+        """fence.proxy.async: what these warps know of generic-proxy writes becomes visible to the async proxy.
 
-        what these warps know of generic-proxy writes becomes visible to the async proxy.
+        ``lanes``: who executes it, when not whole warps. It does not cover what other lanes of the warp have
+        written since the warp last met at a barrier.
         """
-        for w in warps:
+        masks = [ALL_LANES] * len(warps) if lanes is None or lanes.full else lanes.masks
+        for w, mask in zip(warps, masks, strict=True):
             row = self.rows[w]
-            if smem:
-                row[PROXY_SMEM] = row[ORDER]
-            if gmem:
-                row[PROXY_GMEM] = row[ORDER]
-            self.fences[w].append(row.item(ORDER, w))
+            own = row.item(ORDER, w)
+            covers = own
+            if self._wrote[w] & ~mask:
+                self.partial_fences[w].append((own, mask))
+                covers = self._met[w]
+            for plane, wanted in ((PROXY_SMEM, smem), (PROXY_GMEM, gmem)):
+                if wanted:
+                    before = row.item(plane, w)
+                    row[plane] = row[ORDER]
+                    row[plane, w] = max(before, covers)
+            self.fences[w].append(own)
             self._fence_inits(w)
             self._tick(w)
+
+    def warp_sync(self, warps: Iterable[int]) -> None:
+        """The lanes of each of these warps meet (bar.warp.sync and barriers of whole warps)."""
+        for w in warps:
+            self._tick(w)
+            self._meet(w)
+
+    def _meet(self, w: int) -> None:
+        self._met[w] = self.now[w].item(w) - 1
+        self._wrote[w] = 0
 
     def fence_mbarrier_init(self, warps: Sequence[int]) -> None:
         """fence.mbarrier_init.release.cluster."""

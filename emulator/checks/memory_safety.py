@@ -199,8 +199,23 @@ def tmem_leak(held: Mapping[int, tuple[int, int]]) -> Problem | None:
     )
 
 
-def setmaxnreg(count: int, direction: str, per_warpgroup: Iterable[int]) -> Problem | None:
-    """setmaxnreg.``direction`` to ``count``; ``per_warpgroup``: registers per thread of each after it."""
+def launch_registers(threads: int) -> int:
+    """Registers per thread that a CTA of ``threads`` may start with: its share of the SM's, in steps of 8.
+
+    A kernel that uses setmaxnreg is compiled for this number (one CTA per SM); more it never gets.
+    """
+    return min(256, REGISTERS_PER_CTA // max(threads, 1) // 8 * 8)
+
+
+def setmaxnreg(
+    count: int, direction: str, per_warpgroup: Iterable[float], pool: int = REGISTERS_PER_CTA
+) -> Problem | None:
+    """setmaxnreg.``direction`` to ``count``.
+
+    Args:
+        per_warpgroup: registers per thread of each warpgroup after it.
+        pool: registers that the CTA was launched with.
+    """
     if count % 8 or not 24 <= count <= 256:
         return Problem(
             "setmaxnreg.bad-count",
@@ -208,15 +223,14 @@ def setmaxnreg(count: int, direction: str, per_warpgroup: Iterable[int]) -> Prob
             f"setmaxnreg.{direction} {count}; the count is a multiple of 8 from 24 to 256.",
             "Choose a multiple of 8 from 24 to 256.",
         )
-    total = 128 * sum(per_warpgroup)
-    if direction == "inc" and total > REGISTERS_PER_CTA:
+    total = int(128 * sum(per_warpgroup))
+    if direction == "inc" and total > pool:
         return Problem(
             "setmaxnreg.pool-exceeded",
             "error",
-            f"setmaxnreg.inc {count} needs {total} registers in all warpgroups, an SM has "
-            f"{REGISTERS_PER_CTA}: "
-            "the warpgroup waits for ever.",
+            f"setmaxnreg.inc {count} brings the CTA to {total} registers; it was launched with {pool}: the "
+            "warpgroup waits for ever.",
             "Let other warpgroups give up registers first (setmaxnreg.dec), so that the sum fits.",
-            {"registers": total},
+            {"registers": total, "pool": pool},
         )
     return None

@@ -48,7 +48,7 @@ class Conflict:
 
     Attributes:
         relation: "write-read", "read-write", "write-write" (first word: the earlier access), "unwritten",
-            "proxy", "proxy-other", "fence-before" or "fence-after".
+            "barrier", "proxy", "proxy-other", "fence-before" or "fence-after".
         earlier_site, later_site: the two statements.
         granule, count: first shadow cell and number of cells concerned.
         lanes: lanes of the later access concerned, empty when all or not known.
@@ -119,6 +119,8 @@ class Reporter:
             self._proxy(c)
         elif c.relation == "proxy-other":
             self._proxy_other(c)
+        elif c.relation == "barrier":
+            self._barrier_overwritten(c)
         elif c.relation in ("fence-before", "fence-after"):
             # fence::after_thread_sync orders *asynchronous* tcgen05 instructions; tcgen05.dealloc is not one
             # (PTX ISA, "tcgen05.fence"), so a fence::before_thread_sync of the last user is enough for it.
@@ -164,7 +166,11 @@ class Reporter:
 
     def _strength_unwritten(self, reader: Event) -> str:
         table = self._uninitialised
-        return table.get(reader.kind.via, table.get("program", "error"))
+        strength = table.get(reader.kind.via, table.get("program", "error"))
+        if strength == "error" and reader.kind.name.startswith("ld.shared"):
+            # Kernels that ship read rows beyond the tensor and drop them; where it matters, the poison spoils the output.
+            return "lint"
+        return strength
 
     def _unwritten(self, c: Conflict) -> None:
         place, name = self._place(c)
@@ -201,6 +207,16 @@ class Reporter:
             "write",
             alone=True,
         )
+
+    def _barrier_overwritten(self, c: Conflict) -> None:
+        place, name = self._place(c)
+        message = f"{_upper(self._second(c))} overwrites {place}, which holds an mbarrier."
+        fix = "Check the address and the size of the write; memory of a barrier is free after mbarrier.inval."
+        finding = self._add(c, "mbarrier.overwritten", "lint", message, fix, (name, ""), "address")
+        first = c.shadow.byte_of(c.granule)
+        for bar in c.cluster.barriers:
+            if bar.cta == c.shadow.index and first - 8 < bar.offset < first + c.count * c.shadow.granule:
+                c.cluster.overwritten[bar.cta, bar.offset] = finding
 
     def _proxy(self, c: Conflict) -> None:
         place, name = self._place(c)
@@ -481,10 +497,11 @@ class Reporter:
         )
         self._plain(
             code,
-            "race",
+            # The hardware finishes a store whose CTA has returned: kernels ship without the last wait.
+            "lint" if code == "exit.bulk-store-pending" else "race",
             message,
             fix,
-            (event.site, site),
+            (event.site,),
             names,
             cl,
             event.w,
@@ -558,7 +575,7 @@ class Reporter:
         self, c: Conflict, code: str, strength: Strength, message: str, fix: str, names: tuple[str, str],
             missing: str,
         alone: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> Finding:  # fmt: skip
         events = (c.later,) if alone else (c.later, c.earlier)
         data = {
             "missing": missing,
@@ -581,6 +598,7 @@ class Reporter:
         kept = tuple(n for n in dict.fromkeys(names) if n)
         finding = Finding(code, strength, message, fix, locations, kept, cta, warps, c.lanes, data)
         self.log.add(finding, covers=True)
+        return finding
 
     def _plain(
         self, code: str, strength: Strength, message: str, fix: str, sites: tuple[int, ...], names: tuple[str,

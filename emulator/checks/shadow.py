@@ -119,7 +119,7 @@ class Lanes:
         full: all 32 lanes of every warp, warp after warp.
     """
 
-    __slots__ = ("full", "lane", "n", "slot", "warps")
+    __slots__ = ("_masks", "full", "lane", "n", "slot", "warps")
 
     def __init__(self, warps: tuple[int, ...], slot: IntArray, lane: IntArray, full: bool) -> None:
         self.warps = warps
@@ -127,6 +127,16 @@ class Lanes:
         self.lane = lane
         self.full = full
         self.n = len(slot)
+        self._masks: list[int] | None = None
+
+    @property
+    def masks(self) -> list[int]:
+        """The lanes of each warp, as bits."""
+        if self._masks is None:
+            flags = np.zeros((len(self.warps), 32), bool)
+            flags[self.slot, self.lane] = True
+            self._masks = np.packbits(flags, axis=1, bitorder="little").view("<u4")[:, 0].tolist()
+        return self._masks
 
     @staticmethod
     def of(warps: Sequence[int]) -> Lanes:

@@ -63,6 +63,13 @@ def _arrive(t: Threads, index: int, count: int, warps: list[int], sync: bool) ->
         raise DeviceFault("barrier.bad-count", f"named barrier {index} is used with {count} threads; the count must be a positive multiple of 32", "count whole warps", site=t.site)
     b = cta.named_barrier(index)
     machine = cta.machine
+    if count > 32 * cta.num_warps:
+        machine.report(
+            "barrier.count-too-large", "error",
+            f"named barrier {index} waits for {count} threads, but the CTA has {machine.num_threads}",
+            "give the number of threads that meet at this barrier",
+            t, names=(f"barrier {index}",),
+        )  # fmt: skip
     if b.expected is not None and b.expected != count:
         machine.report(
             "barrier.mixed-counts", "error",
@@ -178,7 +185,10 @@ def bar_arrive(mods: Mods, t: Threads, index: Any, count: Any) -> None:
 
 @instruction("cuda.warp_sync", "ptx.bar_warp_sync")
 def warp_sync(mods: Mods, t: Threads, *mask: Any) -> None:
-    """Lanes of a warp run in lockstep here: nothing to do."""
+    """Lanes of a warp run in lockstep here: only the race detector needs to know."""
+    hb = t.cta.cluster.hb
+    if hb is not None:
+        hb.warp_sync(t.hb_warps())
 
 
 # ---------------------------------------------------------------------------------------------- cluster barrier

@@ -20,7 +20,8 @@ def fence_proxy(mods: Mods, t: Threads) -> None:
     spaces = [m for m in mods.tokens if m.startswith(("shared", "global"))]
     smem = not spaces or any(m.startswith("shared") for m in spaces)
     gmem = not spaces or any(m.startswith("global") for m in spaces)
-    hb.fence_proxy_async(t.hb_warps(), smem=smem, gmem=gmem)
+    lanes = t.hb_lanes()
+    hb.fence_proxy_async(lanes.warps, smem=smem, gmem=gmem, lanes=lanes)
 
 
 @instruction("ptx.fence_mbarrier_init", counter="fence.mbarrier_init")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from emulator.checks import barrier_protocol
+from emulator.checks.findings import Problem
 from emulator.errors import DeviceFault
 from emulator.instructions.registry import Mods, instruction
+from emulator.machine.address import OFFSET_MASK
 from emulator.machine.mbarrier import MAX_COUNT, Mbarrier
 from emulator.scheduler import Wait
 from emulator.threads import Threads
@@ -43,41 +47,63 @@ def arrive(t: Threads, bar: Mbarrier, count: int, tx: int, warps: list[int], *, 
 
 
 def update(machine: Any, bar: Mbarrier, count: int, tx: int, site: int, warp: int) -> None:
-    """Apply arrivals and bytes; report underflow; tell the race detector when a phase completes."""
+    """Apply arrivals and bytes; check the protocol; tell the race detector when a phase completes."""
     machine.progress += 1
     try:
         completed = bar.update(count, tx, site=site, warp=warp)
     except OverflowError:
-        from emulator.checks.findings import Finding
-
-        where = [machine.location(site), machine.location(bar.init_site)]
-        machine.log.add(
-            Finding(
-                "mbarrier.too-many-arrivals", "error",
-                f"more arrivals at `{bar.name}` than the {bar.expected} that mbarrier.init announced for one phase",
-                "count who arrives: every executing thread of mbarrier.arrive is one arrival, a tcgen05.commit is one; make the init count equal to it",
-                tuple(w for w in where if w is not None), (bar.name,), bar.cta.linear, (warp,) if warp >= 0 else (), (), bar.describe(),
-            )
-        )  # fmt: skip
+        _report(machine, bar, barrier_protocol.mbarrier_arrive(bar, count), warp, site, bar.init_site)
         bar.pending = 0
         completed = bar.tx == 0
         if completed:
             bar.generation += 1
             bar.pending = bar.expected
             bar.last_history, bar.history = bar.history, []
-    if completed and bar.cta.cluster.hb is not None:
-        bar.cta.cluster.hb.mbarrier_complete(bar.hb)
+    if tx and not completed:
+        _report(machine, bar, barrier_protocol.mbarrier_bytes(bar), warp, site, *(a.site for a in bar.history))
+    if completed:
+        if bar.copies:
+            late = sum(nbytes for _, nbytes in bar.copies)
+            sites = (a.site for a in bar.last_history if a.tx > 0)
+            _report(machine, bar, barrier_protocol.mbarrier_completion(bar, late), warp, bar.copies[0][0], *sites)
+        if bar.cta.cluster.hb is not None:
+            bar.cta.cluster.hb.mbarrier_complete(bar.hb)
+
+
+def _report(machine: Any, bar: Mbarrier, problem: Problem | None, warp: int, *sites: int) -> None:
+    """A violation of the barrier protocol, at the statements of ``sites``."""
+    if problem is None:
+        return
+    where = [machine.location(site) for site in dict.fromkeys(sites) if site >= 0]
+    machine.log.add(problem.at(where, (bar.name,), bar.cta.linear, (warp,) if warp >= 0 else ()))
+
+
+def issue_copy(bar: Mbarrier, nbytes: int, site: int) -> None:
+    """A copy of ``nbytes`` bytes that will signal ``bar`` is issued."""
+    bar.copies.append((site, nbytes))
 
 
 def complete_tx(machine: Any, bar: Mbarrier, nbytes: int, site: int) -> None:
     """An asynchronous copy delivered ``nbytes`` bytes (``mbarrier.complete_tx``)."""
+    if bar.copies:
+        with contextlib.suppress(ValueError):
+            bar.copies.remove((site, nbytes))
     update(machine, bar, 0, -nbytes, site, -1)
 
 
 @instruction("ptx.mbarrier_init", counter="mbarrier.init")
 def mbarrier_init(mods: Mods, t: Threads, address: Any, count: Any) -> None:
     """Initialise the barrier at a shared address for phases of ``count`` arrivals."""
-    for addr, n in t.rows(address, count):
+    rows = t.rows(address, count)
+    if len(rows) > 1 and len({addr for addr, _ in rows}) < len(rows):
+        name = t.cta.name_of_shared(int(rows[0][0]) & OFFSET_MASK)
+        t.cta.machine.report(
+            "mbarrier.many-initialisers", "lint",
+            f"{len(rows)} threads initialise mbarrier {name}; the ISA leaves open what mbarrier.init does to a valid mbarrier, today's hardware just sets it again.",
+            "Initialise a barrier in one thread.",
+            t, names=(name,), data={"threads": len(rows)},
+        )  # fmt: skip
+    for addr, n in rows:
         cta, offset = t.cta.cluster.resolve(addr, "mbarrier.init")
         cta.check_shared(offset, offset + 8, "mbarrier.init")
         if offset % 8:
@@ -106,6 +132,8 @@ def mbarrier_inval(mods: Mods, t: Threads, address: Any) -> None:
         cta, offset = t.cta.cluster.resolve(addr, "mbarrier.inval")
         t.cta.cluster.barrier_at(addr, "mbarrier.inval")
         del cta.mbarriers[offset]
+        if t.cta.cluster.hb is not None:
+            t.cta.cluster.hb.mbarrier_inval(cta.rank, offset)
 
 
 def _grouped(t: Threads, address: Any, *values: Any) -> list[tuple[Mbarrier, tuple[Any, ...], int, list[int]]]:

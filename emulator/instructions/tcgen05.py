@@ -55,8 +55,22 @@ class AllocationWait(Wait):
         return all(tm.find(self.columns) is not None for tm in self.tmems)
 
 
-def _group(mods: Mods) -> int:
-    return 2 if "cta_group::2" in mods else 1
+def _group(mods: Mods, t: Threads) -> int:
+    """The cta_group; all tcgen05 instructions of a kernel use the same one (PTX ISA, "tcgen05", ".cta_group")."""
+    group = 2 if "cta_group::2" in mods else 1
+    machine = t.cta.machine
+    first = machine.cta_group
+    if first is None:
+        machine.cta_group = (group, t.site)
+    elif first[0] != group:
+        where = machine.location(first[1])
+        machine.report(
+            "tcgen05.mixed-cta-group", "error",
+            f"cta_group::{group} here, cta_group::{first[0]} {f'at line {where.line}' if where else 'elsewhere'}: all tcgen05 instructions of a kernel must use the same.",
+            "Use cta_group::2 everywhere in a kernel whose MMAs work on pairs of CTAs, cta_group::1 everywhere otherwise.",
+            t, sites=(first[1],),
+        )  # fmt: skip
+    return group
 
 
 def _check_columns(t: Threads, columns: int, what: str) -> None:
@@ -69,6 +83,7 @@ def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generat
     """Allocate columns and write the base address to shared memory; one whole warp executes it."""
     columns = int(lanes.pick(columns, 0))
     _check_columns(t, columns, "tcgen05.alloc")
+    _group(mods, t)
     cta = t.cta
     for _warp, addr in t.per_warp(address):
         tm = cta.tmem
@@ -103,6 +118,7 @@ def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generat
 def tcgen05_dealloc(mods: Mods, t: Threads, address: Any, columns: Any) -> None:
     """Free columns that tcgen05.alloc returned; one whole warp executes it."""
     cta = t.cta
+    _group(mods, t)
     for (_warp, addr), (_w, n) in zip(t.per_warp(address), t.per_warp(columns), strict=True):
         base, n = int(addr) & 0xFFFF, int(n)
         _check_columns(t, n, "tcgen05.dealloc")
@@ -119,6 +135,7 @@ def tcgen05_dealloc(mods: Mods, t: Threads, address: Any, columns: Any) -> None:
 
 @instruction("ptx.tcgen05_relinquish_alloc_permit", collective=True, counter="tcgen05.relinquish_alloc_permit")
 def tcgen05_relinquish(mods: Mods, t: Threads) -> None:
+    _group(mods, t)
     t.cta.tmem.relinquished = True
 
 
@@ -186,7 +203,7 @@ def _scale_vec(tokens: tuple[str, ...], kind: str) -> int:
 def _issue_mma(
     mods: Mods, t: Threads, d: Any, a: Any, b_desc: Any, idesc: Any, disable: Any, enable: Any, *, a_in_tmem: bool, scales: tuple[Any, Any] | None = None
 ) -> None:
-    group = _group(mods)
+    group = _group(mods, t)
     kind = next(tok for tok in mods.tokens if tok.startswith("kind::"))[6:]
     scale_vec = _scale_vec(mods.tokens, kind)
     _one_issuer(t)
@@ -285,6 +302,7 @@ def tcgen05_mma_ws_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any
 def _commit(mods: Mods, t: Threads, address: Any, mask: Any = None) -> None:
     machine = t.cta.machine
     cluster = t.cta.cluster
+    _group(mods, t)
     for addr, bits in t.rows(address, 0 if mask is None else mask):
         if mask is None:
             bars = [cluster.barrier_at(addr, "tcgen05.commit")]
@@ -423,7 +441,7 @@ def tcgen05_wait(mods: Mods, t: Threads) -> None:
 @instruction("ptx.tcgen05_cp", counter="tcgen05.cp")
 def tcgen05_cp(mods: Mods, t: Threads, address: Any, desc: Any) -> None:
     """Copy shared memory to tensor memory, in the MMA queue of the issuing thread."""
-    group = _group(mods)
+    group = _group(mods, t)
     shape = next(tok for tok in mods.tokens if tok.endswith("b") and "x" in tok)
     multicast = next((tok for tok in mods.tokens if tok.startswith("warpx")), "")
     if any(tok in ("b8x16", "b6x16_p32", "b4x16_p64") or tok.startswith(("b6x", "b4x")) for tok in mods.tokens):

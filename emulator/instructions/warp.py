@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 
 from emulator import runtime
+from emulator.checks import memory_safety
+from emulator.checks.findings import Problem
 from emulator.errors import DeviceFault
 from emulator.instructions.compare import float_extreme
 from emulator.instructions.registry import Mods, instruction
 from emulator.lanes import M32, Value
+from emulator.scheduler import Wait
 from emulator.threads import Threads
 
 _LANE = np.arange(32)
@@ -299,12 +302,44 @@ def elect_sync(mods: Mods, t: Threads, membermask: Value) -> Any:
     return _spread(leader), runtime.elect(t)
 
 
-@instruction("ptx.setmaxnreg", collective=True, counter="setmaxnreg")
-def setmaxnreg(mods: Mods, t: Threads, count: Value) -> None:
-    """Register redistribution: only its rules are checked (PTX ISA, "setmaxnreg")."""
+class RegisterWait(Wait):
+    """Warps that wait in setmaxnreg.inc until the registers of their CTA suffice."""
+
+    __slots__ = ("count", "cta", "warps")
+    kind = "setmaxnreg"
+
+    def __init__(self, t: Threads, count: int) -> None:
+        self.cta = t.cta
+        self.count = count
+        self.warps = list(t.active_warps())
+        self.site = t.site
+
+    def problem(self) -> Problem | None:
+        """What stands against it: the registers per thread of every warpgroup, once these warps have theirs."""
+        held = {**self.cta.registers, **dict.fromkeys(self.warps, self.count)}
+        warps = self.cta.num_warps
+        start = memory_safety.launch_registers(32 * warps)
+        groups = [[held.get(w, start) for w in range(g, min(g + 4, warps))] for g in range(0, warps, 4)]
+        return memory_safety.setmaxnreg(self.count, "inc", [sum(g) / 4 for g in groups], 128 * start * warps // 4)
+
+    def ready(self) -> bool:
+        return self.problem() is None
+
+
+@instruction("ptx.setmaxnreg", blocking=True, collective=True, counter="setmaxnreg")
+def setmaxnreg(mods: Mods, t: Threads, count: Value) -> Generator[Wait, None, None]:
+    """Registers move between the warps of a CTA: ``inc`` waits until ``dec`` of others has freed enough.
+
+    Values live in Python, so only the rules matter here (PTX ISA, "setmaxnreg").
+    """
     n = int(np.asarray(count).flat[0])
-    if n % 8 or not 24 <= n <= 256:
-        t.cta.machine.report(
-            "setmaxnreg.bad-count", "error",
-            f"setmaxnreg with {n} registers; it must be a multiple of 8 from 24 to 256", "choose a legal register count", t,
-        )  # fmt: skip
+    problem = memory_safety.setmaxnreg(n, "dec", ())
+    if problem is not None:
+        t.cta.machine.report(problem.code, problem.strength, problem.message, problem.fix, t)
+        return
+    if "inc" in mods:
+        wait = RegisterWait(t, n)
+        while not wait.ready():
+            yield wait
+    t.cta.registers.update(dict.fromkeys(t.active_warps(), n))
+    t.cta.machine.progress += 1

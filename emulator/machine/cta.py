@@ -94,6 +94,7 @@ class Cta:
         self.bulk: dict[int, Any] = {}  # per thread: its bulk groups
         self.cp_async: dict[int, Any] = {}  # per warp: its cp.async groups
         self.wgmma: dict[int, Any] = {}  # per warp: its wgmma groups
+        self.registers: dict[int, int] = {}  # per warp: registers per thread that setmaxnreg gave it
         self.votes: dict[tuple[int, int], list[int]] = {}  # per (barrier, generation): (true, all) threads of bar.red
 
     @property

@@ -32,6 +32,7 @@ class Mbarrier:
     Attributes:
         expected: arrivals per phase; pending: arrivals still missing; tx: transaction bytes still missing (may be
             negative while the expect_tx has not been executed); generation: completed phases; parity = generation & 1.
+        copies: statement and bytes of each copy that was issued to signal this barrier and has not arrived.
     """
 
     cta: Cta
@@ -43,6 +44,7 @@ class Mbarrier:
     generation: int = 0
     history: list[Arrival] = field(default_factory=list)
     last_history: list[Arrival] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
     hb: Any = None
 
     @property

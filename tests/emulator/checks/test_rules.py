@@ -49,11 +49,13 @@ def test_arrivals_and_bytes() -> None:
     assert code(protocol.mbarrier_arrive(Bar(), 4)) == ""
     over = protocol.mbarrier_arrive(Bar(pending=1), 2)
     assert code(over) == "mbarrier.too-many-arrivals" and over is not None and "5 arrivals" in over.message
-    assert code(protocol.mbarrier_bytes(Bar(), -4096)) == ""  # copies may complete before expect_tx
-    assert code(protocol.mbarrier_bytes(Bar(pending=0, tx=4096), -4096)) == ""
-    assert code(protocol.mbarrier_bytes(Bar(pending=0, tx=4096), -8192)) == "mbarrier.over-delivery"
-    assert code(protocol.mbarrier_bytes(Bar(tx=1 << 19), 1 << 19)) == "mbarrier.tx-overflow"
-    assert code(protocol.mbarrier_bytes(Bar(), (1 << 20) - 1)) == ""
+    assert code(protocol.mbarrier_bytes(Bar(tx=-4096))) == ""  # copies may complete before expect_tx
+    assert code(protocol.mbarrier_bytes(Bar(pending=0, tx=4096))) == ""
+    assert code(protocol.mbarrier_bytes(Bar(pending=0, tx=-4096))) == "mbarrier.over-delivery"
+    assert code(protocol.mbarrier_bytes(Bar(tx=1 << 20))) == "mbarrier.tx-overflow"
+    assert code(protocol.mbarrier_bytes(Bar(tx=(1 << 20) - 1))) == ""
+    assert code(protocol.mbarrier_completion(Bar(), 0)) == ""
+    assert code(protocol.mbarrier_completion(Bar(), 512)) == "mbarrier.early-completion"
 
 
 @pytest.mark.parametrize(
@@ -137,6 +139,9 @@ def test_tmem_allocation() -> None:
 def test_registers() -> None:
     assert code(memory.setmaxnreg(240, "inc", [240, 240, 24])) == ""
     assert code(memory.setmaxnreg(240, "inc", [240, 240, 128])) == "setmaxnreg.pool-exceeded"
+    assert code(memory.setmaxnreg(232, "inc", [232, 104], 128 * 2 * 168)) == ""
+    assert code(memory.setmaxnreg(240, "inc", [240, 104], 128 * 2 * 168)) == "setmaxnreg.pool-exceeded"
+    assert [memory.launch_registers(n) for n in (128, 256, 384, 512)] == [256, 256, 168, 128]
     assert [code(memory.setmaxnreg(n, "dec", [])) for n in (20, 30, 264)] == ["setmaxnreg.bad-count"] * 3
 
 

@@ -1,0 +1,192 @@
+"""Who holds up whom in a hang: let one wait return as if it were satisfied, go on, and see which others end.
+
+A launch that hangs is over, so its state may be used up: the machine goes on with its log, its counters and
+its race detector put aside, and global memory is restored afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from emulator.checks.findings import FindingLog
+
+if TYPE_CHECKING:
+    from emulator.scheduler import Machine, Strand
+
+_STEPS = 4000  # of strands, in one rehearsal
+_ROUNDS = 64  # waits in a row that one role is let through
+_WAITS = 16  # that are released; hangs of more roles are reported without
+
+
+@dataclass(eq=False)
+class Stuck:
+    """Warps that wait at one statement for one thing.
+
+    Attributes:
+        strands: they. wait: what the first of them waits for.
+        holders: waits that must return first, by what a rehearsal or the barrier itself shows.
+        holds_itself: what it waits for comes when it goes on.
+        signals: statements that arrived at its mbarrier in a rehearsal.
+    """
+
+    strands: list[Strand]
+    wait: Any
+    holders: list[Stuck] = field(default_factory=list)
+    holds_itself: bool = False
+    signals: list[int] = field(default_factory=list)
+    released: bool = False
+    _generation: int = 0
+
+    def __post_init__(self) -> None:
+        self._generation = self._now()
+
+    @property
+    def kind(self) -> str:
+        return "" if self.wait is None else str(self.wait.kind)
+
+    def _now(self) -> int:
+        """Completed phases of what it waits for."""
+        if self.kind == "barrier.cluster.wait":
+            return int(self.wait.cluster.barrier_generation)
+        barrier = getattr(self.wait, "barrier", None)
+        return 0 if barrier is None else int(barrier.generation)
+
+    def over(self) -> bool:
+        """Whether what it waits for has happened."""
+        return self._now() > self._generation
+
+    @property
+    def follows(self) -> bool:
+        """It only waits for somebody else who waits, and who does not wait for it in turn.
+
+        When warps meet at a barrier that others do not reach because they wait for what comes after it, the
+        barrier stands in the wrong place.
+        """
+        if self.kind == "mbarrier.wait" and any(holder.kind == "bar.sync" for holder in self.holders):
+            return True
+        return bool(self.holders) and self not in all_holders(self)
+
+
+def all_holders(stuck: Stuck) -> list[Stuck]:
+    """Those that hold it up, directly or through others; nearest first."""
+    found: list[Stuck] = []
+    todo = [stuck]
+    while todo:
+        for holder in todo.pop(0).holders:
+            if holder not in found:
+                found.append(holder)
+                todo.append(holder)
+    return found
+
+
+def rehearse(machine: Machine, waits: list[Stuck]) -> None:
+    """Fill in ``holders``, ``holds_itself`` and ``signals`` of every wait."""
+    for stuck in waits:
+        missing = _missing(machine, stuck)
+        stuck.holders += [w for w in waits if w is not stuck and any(s in missing for s in w.strands)]
+    if len(waits) > _WAITS:
+        return
+    with _aside(machine):
+        for stuck in sorted(waits, key=_order):
+            _release(machine, stuck, waits)
+
+
+def _order(stuck: Stuck) -> tuple[int, int]:
+    """Barriers of warps first, whose holders are known; then those few warps wait for, rather than many."""
+    return (0 if stuck.kind == "bar.sync" else 1, len(stuck.strands))
+
+
+def _missing(machine: Machine, stuck: Stuck) -> set[Strand]:
+    """Strands that have not arrived at a barrier of warps."""
+    cta = stuck.strands[0].cta
+    if stuck.kind == "bar.sync":
+        here = set(stuck.wait.barrier.warps)
+        return {s for s in machine.live if s.cta is cta and not set(s.threads.warps) & here}
+    if stuck.kind == "barrier.cluster.wait":
+        cluster = stuck.wait.cluster
+        target = stuck.wait.generation + 1
+        arrived = {key for key, generation in cluster.barrier_arrived.items() if generation >= target}
+        return {
+            s
+            for s in machine.live
+            if s.cta.cluster is cluster and not {(s.cta.rank, w) for w in s.threads.warps} & arrived
+        }
+    return set()
+
+
+@contextlib.contextmanager
+def _aside(machine: Machine) -> Iterator[None]:
+    """Nothing of what happens inside is reported, counted or kept in global memory."""
+    log, counters, printed, checker = machine.log, machine.counters, machine.printed, machine.checker
+    memory = [segment.raw.copy() for segment in machine.memory.segments]
+    machine.log, machine.counters, machine.printed, machine.checker = FindingLog(), {}, [], None
+    for cluster in machine.clusters:
+        cluster.hb = None
+    try:
+        yield
+    finally:
+        machine.log, machine.counters, machine.printed, machine.checker = log, counters, printed, checker
+        for segment, raw in zip(machine.memory.segments, memory, strict=True):
+            segment.raw[...] = raw
+
+
+def _release(machine: Machine, stuck: Stuck, waits: list[Stuck]) -> None:
+    """Let one wait return, run on, and note whose wait is over because of it."""
+    if stuck.over() or stuck.released or stuck.kind not in ("bar.sync", "mbarrier.wait"):
+        return
+    before = {w for w in waits if w.over()}
+    barrier = stuck.wait.barrier
+    # An exception is as good an end of the rehearsal as any: the kernel is broken already.
+    with contextlib.suppress(Exception):
+        if stuck.kind == "bar.sync":
+            barrier.generation += 1
+            barrier.arrived, barrier.expected, barrier.warps = 0, None, []
+            for other in waits:
+                if other.wait is not None and getattr(other.wait, "barrier", None) is barrier:
+                    other.released = True
+                    before.add(other)
+            _run_on(machine)
+        else:
+            stuck.released = True
+            for _ in range(_ROUNDS):
+                if not _step_through(machine, stuck):
+                    break
+                _run_on(machine)
+    for other in waits:
+        if other.over() and other not in before:
+            if other is stuck:
+                other.holds_itself = True
+            else:
+                other.holders.append(stuck)
+            if other.kind == "mbarrier.wait":
+                history = other.wait.barrier.history + other.wait.barrier.last_history
+                other.signals = list(dict.fromkeys(a.site for a in history if a.site >= 0))
+
+
+def _step_through(machine: Machine, stuck: Stuck) -> bool:
+    """Let its warps pass the mbarrier wait that holds them now (the next round's, too); False: none does."""
+    moved = False
+    for strand in stuck.strands:
+        if strand.done or strand.wait is None or strand.wait.kind != "mbarrier.wait":
+            continue
+        barrier = strand.wait.barrier  # type: ignore[attr-defined]
+        barrier.test = lambda parity: True
+        try:
+            machine.step(strand)
+        finally:
+            del barrier.test
+        moved = True
+    return moved
+
+
+def _run_on(machine: Machine) -> None:
+    limit = machine.steps + _STEPS
+    while machine.steps < limit and machine.live:
+        before = machine.steps
+        if not machine._pass() and not machine.complete_one():
+            return
+        if machine.steps == before and not machine.order:
+            return

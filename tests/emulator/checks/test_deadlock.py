@@ -1,0 +1,177 @@
+"""The autopsy of hangs: causes, who holds up whom, and that a rehearsal leaves no trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm.backend.cuda.lang import MBarrier, TMABar
+from tvm.script import tirx as T
+from tvm.script.tirx import tile as Tx
+
+import emulator
+import emulator.lowering  # before the kernels: barriers keep their names
+from emulator.checks.findings import Finding
+
+SCHEDULES = [("late", 0), ("eager", 0), ("random", 1)]
+
+
+def hang(kernel: Any, *arrays: np.ndarray, schedule: str = "late", seed: int = 0) -> list[Finding]:
+    """The deadlock findings of a run, causes first."""
+    run = emulator.run(kernel, *arrays, schedule=schedule, seed=seed)
+    return [f for f in run.findings if f.code == "deadlock"]
+
+
+def line_of(text: str) -> int:
+    """The line of this file that ends in ``# text``."""
+    with open(__file__, encoding="utf-8") as source:
+        found = [n for n, line in enumerate(source, 1) if line.rstrip().endswith("# " + text)]
+    assert len(found) == 1, text
+    return found[0]
+
+
+def ping_pong(first_phase: int, arrivals: int = 32) -> Any:
+    """Warp 0 waits for `free`, then arrives at `full`; warp 1 waits for `full`, then arrives at `free`."""
+
+    @T.prim_func
+    def kernel(OUT: T.Buffer((32,), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        warp = T.warp_id([2])
+        lane = T.lane_id([32])
+        pool = T.SMEMPool()
+        full = MBarrier(pool, 1)
+        free = MBarrier(pool, 1)
+        pool.commit()
+        full.init(arrivals)
+        free.init(32)
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        T.cuda.cta_sync()
+        if warp == 0:
+            free.wait(0, first_phase)  # waits for free
+            full.arrive(0)
+        else:
+            full.wait(0, 0)  # waits for full
+            OUT[lane] = T.float32(1)
+            free.arrive(0)  # frees
+
+    return kernel
+
+
+@pytest.mark.parametrize("schedule, seed", SCHEDULES)
+def test_a_wrong_first_phase_is_told_from_a_missing_arrival(schedule: str, seed: int) -> None:
+    cause, follows = hang(ping_pong(0), np.zeros(32, np.float32), schedule=schedule, seed=seed)
+    assert cause.locations[0].line == line_of("waits for free")
+    assert line_of("frees") in [x.line for x in cause.locations]
+    assert "comes only after this wait has returned" in cause.message
+    assert "start this phase with 1" in cause.fix
+    assert cause.names == ("free",) and cause.warps == (0,) and "consequence" not in cause.data
+    assert follows.locations[0].line == line_of("waits for full")
+    assert follows.data["consequence"] is True
+    assert f"gets past mbarrier free (line {cause.locations[0].line})" in follows.message
+
+
+def test_a_count_that_is_too_high_names_what_has_arrived() -> None:
+    (cause,) = hang(ping_pong(1, arrivals=64), np.zeros(32, np.float32))
+    assert "phase 0 has seen 32 of 64 arrivals" in cause.message and "(here 32)" in cause.fix
+
+
+def test_a_rehearsal_changes_neither_memory_nor_counters() -> None:
+    out = np.zeros(32, np.float32)
+    run = emulator.run(ping_pong(0), out)
+    assert (out == 0).all()  # warp 1 stores in the rehearsal only
+    assert run.counters.get("st.global", 0) == 0
+    assert {f.code for f in run.findings} == {"deadlock"}
+
+
+def copy(announced: int, threads: int = 1, loads: bool = True, arrives: bool = True) -> Any:
+    """A TMA load of 1024 bytes that announces ``announced``."""
+
+    @T.prim_func
+    def kernel(IN: T.Buffer((8, 64), "float16"), OUT: T.Buffer((8, 64), "float16")):
+        T.device_entry()
+        T.cta_id([1])
+        T.warp_id([1])
+        lane = T.lane_id([32])
+        pool = T.SMEMPool()
+        loaded = TMABar(pool, 1)
+        tile = pool.alloc_tcgen05_mma_AB((8, 64), "float16")
+        pool.commit()
+        loaded.init(1)
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        T.cuda.cta_sync()
+        if lane == 0:
+            if arrives:
+                loaded.arrive(0, announced)
+        if lane < threads:
+            if loads:
+                Tx.copy_async(tile[:, :], IN[:, :], dispatch="tma_auto", mbar=loaded.ptr_to([0]))  # loads
+        loaded.wait(0, 0)
+        for i in T.serial(16):
+            OUT[i // 2, i % 2 * 32 + lane] = tile[i // 2, i % 2 * 32 + lane]
+
+    return kernel
+
+
+def tiles() -> tuple[np.ndarray, np.ndarray]:
+    return np.ones((8, 64), np.float16), np.zeros((8, 64), np.float16)
+
+
+def test_too_few_bytes_announced() -> None:
+    (f,) = hang(copy(1008), *tiles())
+    assert "The copies delivered 1024 bytes, expect_tx announced 1008" in f.message and "1024" in f.fix
+
+
+def test_too_many_bytes_announced() -> None:
+    (f,) = hang(copy(2048), *tiles())
+    assert "misses 1024 bytes" in f.message
+    assert "expect_tx announced 2048 bytes, the copies delivered 1024" in f.message
+
+
+@pytest.mark.parametrize("announced", [1024, 2048])
+def test_every_lane_issues_the_copy(announced: int) -> None:
+    run = emulator.run(copy(announced, threads=32), *tiles())
+    found = {f.code: f for f in run.findings if f.strength != "lint"}
+    many = found["race.smem.many-issuers"]
+    assert many.locations[0].line == line_of("loads") and "elect_sync" in many.fix
+    assert "32 threads" in many.message and "1024 bytes" in many.message
+    early = found["mbarrier.early-completion"]
+    assert line_of("loads") in [x.line for x in early.locations]
+
+
+def test_every_lane_issues_a_copy_that_is_announced_in_full_except_one() -> None:
+    (f,) = hang(copy(31 * 1024 + 512, threads=32), *tiles())
+    assert f"32 copies were issued at line {line_of('loads')}" in f.message and "elect_sync" in f.fix
+
+
+def test_nothing_in_the_kernel_arrives() -> None:
+    (f,) = hang(copy(1024, loads=False, arrives=False), *tiles())
+    assert "No statement of the kernel arrives at it" in f.message
+
+
+def test_a_barrier_inside_a_branch_names_who_is_missing() -> None:
+    @T.prim_func
+    def kernel(OUT: T.Buffer((64,), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        warp = T.warp_id([2])
+        lane = T.lane_id([32])
+        pool = T.SMEMPool()
+        done = MBarrier(pool, 1)
+        pool.commit()
+        done.init(32)
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        T.cuda.cta_sync()
+        if warp == 0:
+            T.cuda.cta_sync()  # alone
+            done.arrive(0)
+        else:
+            done.wait(0, 0)  # waits for done
+        OUT[warp * 32 + lane] = T.float32(1)
+
+    found = {f.names[0]: f for f in hang(kernel, np.zeros(64, np.float32))}
+    sync, wait = found["cta_sync"], found["done"]
+    assert sync.locations[0].line == line_of("alone") and "32 of 64 threads have arrived" in sync.message
+    assert f"warp 1 waits at mbarrier done (line {line_of('waits for done')})" in sync.message
+    assert wait.data["consequence"] is True
