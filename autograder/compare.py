@@ -140,7 +140,7 @@ def _where(wrong: Bools) -> str:
     if wrong.all():
         return "every element"
     if wrong.ndim == 1:
-        return f"elements {_ranges(np.flatnonzero(wrong))}"
+        return ("element " if wrong.sum() == 1 else "elements ") + _ranges(np.flatnonzero(wrong))
     if wrong.ndim != 2:
         return f"{int(wrong.sum())} of {wrong.size} elements"
     rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))

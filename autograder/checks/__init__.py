@@ -6,6 +6,7 @@ evidence.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -98,6 +99,34 @@ class Outcome:
         lines = [line.split("#")[0] for line in split_lines(self.submission.source)]
         return [self.diagnosis.learner_line(n) for n, text in enumerate(lines, 1) if re.search(pattern, text)]
 
+    def lines_in_builder(self, pattern: str) -> list[Location]:
+        """`lines_with`, inside of the function that builds the kernel."""
+        name = self.exercise.builder.name
+        defined = [node for node in self._nodes() if isinstance(node, ast.FunctionDef) and node.name == name]
+        return [place for place in self.lines_with(pattern) if any(_holds(node, place) for node in defined)]
+
+    def around(self, places: list[Location]) -> list[Location]:
+        """These lines and the learner's `if` and loop statements that hold them, in order."""
+        own = [place for place in places if place.file == self.submission.name]
+        kinds = (ast.If, ast.For, ast.While)
+        heads = {
+            node.lineno
+            for node in self._nodes()
+            if isinstance(node, kinds) and any(_holds(node, place) for place in own)
+        }
+        heads -= {place.line for place in own}
+        return sorted(
+            places + [self.diagnosis.learner_line(line) for line in heads],
+            key=lambda place: (place.file, place.line),
+        )
+
+    def _nodes(self) -> list[ast.AST]:
+        """The syntax tree of the submission; nothing where it has none."""
+        try:
+            return list(ast.walk(ast.parse(self.submission.source)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return []
+
     def of_kernel(self, number: int) -> Outcome:
         """What was seen of one kernel of the exercise."""
         return replace(
@@ -113,10 +142,14 @@ class Outcome:
         return next(t.name for t in self.exercise.tensors if t.role == "output")
 
     def lines_on_output(self, instructions: tuple[str, ...] = ("",)) -> list[Location]:
-        """The lines that touch the output, whatever the learner calls it, with one of these instructions."""
-        place = next(i for i, t in enumerate(self.exercise.tensors) if t.role == "output")
+        """The lines that touch the output with one of these instructions."""
+        return self.lines_on(self.output, instructions)
+
+    def lines_on(self, tensor: str, instructions: tuple[str, ...] = ("",)) -> list[Location]:
+        """The lines that touch a tensor of the exercise, whatever the learner calls it."""
+        place = next(i for i, t in enumerate(self.exercise.tensors) if t.name == tensor)
         parameters = self.compiled[0].parameters if self.compiled else []
-        own = parameters[place] if place < len(parameters) else self.output
+        own = parameters[place] if place < len(parameters) else tensor
         return self.lines(lambda name, buffers: name.startswith(instructions) and own in buffers)
 
     @property
@@ -139,6 +172,10 @@ class Outcome:
         return bool(names) and any(
             how_many(run.counters.get(name, 0) > 0 for name in names) for run in self.runs
         )
+
+
+def _holds(node: ast.stmt, place: Location) -> bool:
+    return node.lineno <= place.line <= (node.end_lineno or node.lineno)
 
 
 CheckFunction = Callable[[Check, Outcome], CheckResult]

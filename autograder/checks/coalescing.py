@@ -107,14 +107,13 @@ def _under_the_roof(exercise: Exercise, run: CaseRun, roofline: Roofline) -> Evi
     once = sum(prod(exercise.shape(t)) * DTYPE_BYTES[t.dtype] for t in exercise.tensors)
     asked = SECTOR_BYTES * sum(access["passes"] for access in _global(run))
     bandwidth = roofline.memory_tb_per_s
-    ridges = ", ".join(f"{roof.tflops / bandwidth:.3g} for {roof.name}" for roof in roofline.roofs)
+    ridges = ", ".join(f"{roof.tflops / bandwidth:.3g} ({roof.name})" for roof in roofline.roofs)
     lowest = min(roof.tflops / bandwidth for roof in roofline.roofs)
     side = "memory decides its speed" if flop / asked < lowest else "arithmetic decides its speed"
     message = (
         f"{exercise.builder.name}, arithmetic intensity: {flop} FLOP; each tensor moved once is {once} bytes,"
         f" {flop / once:.3g} FLOP per byte; your requests ask for {asked} bytes, {flop / asked:.3g} FLOP per"
-        f" byte. Ridge points of a {roofline.device}: {ridges} FLOP per byte. With the traffic that you ask"
-        f" for, {side}"
+        f" byte. A {roofline.device} has its ridge points at {ridges} FLOP per byte; with what you ask for, {side}"
     )
     if flop / asked < lowest:
         message += f": at most {flop / asked * bandwidth:.3g} TFLOPS at {bandwidth:g} TB/s, if no cache helps"

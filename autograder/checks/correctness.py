@@ -9,6 +9,7 @@ from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
 
 STORES = ("st.global", "cp.async.bulk.tensor", "cp.async.bulk.global", "red.", "atom.")
+TMA_STORE = "cp.async.bulk.tensor.store"  # names a tensor map and no tensor
 FILLS = ("st.shared", "cp.async", "tcgen05.mma", "tcgen05.cp", "tcgen05.st", "wgmma.mma", "mma.", "stmatrix")
 
 
@@ -55,6 +56,7 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
             kind="mismatch",
             message=f"{run.title}: the kernel changed its input {names}",
             fix="write to the output only",
+            locations=[line for name in run.changed_inputs for line in outcome.lines_on(name, STORES)],
             data={"case": run.case, "changed_inputs": run.changed_inputs},
         )
     seen = run.comparison
@@ -75,19 +77,19 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
 
 
 def suspects(outcome: Outcome, suspect: str) -> list[Location]:
-    """The lines where a mistake of this sort can be: where the output is stored and how many CTAs there are, where
-    the sum leaves the tensor core and is cast, or where the operands are filled and multiplied.
+    """The lines where a mistake of this sort can be: where the output is stored, under which conditions and by how
+    many CTAs, where the sum leaves the tensor core and is cast, or where the operands are filled, loaded and multiplied.
     """
-    stores = outcome.lines_on_output(STORES)
+    stores = outcome.lines_on_output(STORES) or outcome.lines_of(TMA_STORE)
     if suspect == "store":
         return stores
     if suspect == "coverage":
-        return stores + outcome.lines_with(r"\bT\.cta_id\(")
+        return outcome.around(outcome.lines_on_output() or stores) + outcome.lines_in_builder(r"\bT\.cta_id\(")
     if suspect == "cast":
         casts = outcome.lines_with(r"(?i)cast\(|cvt\.")
-        return casts or outcome.lines_of("tcgen05.ld") + stores
+        return casts or outcome.lines_of("cvt") or outcome.lines_of("tcgen05.ld") + stores
     fills = outcome.lines(lambda name, _: name.startswith(FILLS))
-    return fills or stores
+    return fills or outcome.around(outcome.lines(lambda name, _: name in ("ld.global", "cvt"))) + stores
 
 
 def _got(actual: Any) -> str:

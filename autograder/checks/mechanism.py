@@ -24,7 +24,7 @@ def mechanism(check: Check, outcome: Outcome) -> CheckResult:
         )
         for name, seen in missing.items()
     ]
-    if not any(e.locations for e in evidence):
+    if len(missing) == len(check.at_least) and not any(e.locations for e in evidence):
         evidence[0].locations = outcome.lines_on_output()
     return result(check, Verdict.FAIL, 0, f"missing: {', '.join(missing)}", evidence)
 

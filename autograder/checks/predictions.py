@@ -23,7 +23,7 @@ def predictions(check: Check, outcome: Outcome) -> CheckResult:
         else:
             points += question.points
             right += 1
-    evidence += _reading_problems(outcome)
+    evidence = _reading_problems(outcome) + evidence
     summary = f"{right} of {len(exercise.questions)} answers"
     if right == len(exercise.questions):
         return result(check, Verdict.PASS, check.points, summary)

@@ -44,13 +44,13 @@ def solution_cell(course: Path) -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | Path, dict[str, int]], Any]:
-    """(source text or .py file, parameters) -> the PrimFunc that its build_kernel returns."""
+    """(source text or .py file, parameters, name of the builder) -> the PrimFunc that its builder returns."""
 
-    def build_from(source: str | Path, parameters: dict[str, int]) -> Any:
+    def build_from(source: str | Path, parameters: dict[str, int], name: str = "build_kernel") -> Any:
         if isinstance(source, str):
             path = tmp_path_factory.mktemp("kernel") / "kernel.py"
             path.write_text(source, encoding="utf-8")
             source = path
-        return load(source).build_kernel(**parameters)
+        return getattr(load(source), name)(**parameters)
 
     return build_from

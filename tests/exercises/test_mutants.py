@@ -24,10 +24,13 @@ MOST_CHANGED_LINES = 12
 REWRITTEN = {"no_tensor_core", "no_tma", "one_stage"}  # solve the task by other means: no small change
 # A full grade takes seconds, so only one mutant of each kind goes all the way.
 GRADED = [
-    "exercise_02/grid_rounded_down",
+    "exercise_01/mask_one_too_few",
+    "exercise_01/swapped_index",
+    "exercise_01/tiles_overlap",
     "exercise_02/no_wait_before_reuse",
     "exercise_02/one_stage",
     "exercise_02/smem_hoard",
+    "exercise_02/tiles_rounded_down",
     "exercise_05/accumulate_first",
     "exercise_05/missing_commit",
     "exercise_05/no_tensor_core",
@@ -80,6 +83,20 @@ def settings() -> Course:
     return load_course(COURSE)
 
 
+def broken_kernel(mutant: Mutant, exercise: Exercise) -> Exercise:
+    """The exercise, narrowed to the kernel whose builder holds the marked line."""
+    builders = {
+        node.name: node
+        for node in ast.parse(mutant.path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    for kernel in exercise.kernels:
+        node = builders[kernel.builder.name]
+        if node.lineno <= mutant.line <= (node.end_lineno or 0):
+            return kernel
+    return exercise
+
+
 def tensors(exercise: Exercise) -> list[np.ndarray]:
     """Random inputs and outputs full of NaN, as the exercise declares them."""
     rng = np.random.default_rng(5)
@@ -111,8 +128,8 @@ def test_mutant_is_the_solution_with_one_mistake(
 
 def test_emulator_finds_the_mistake(mutant: Mutant, settings: Course, build: Callable[..., Any]) -> None:
     """The promised finding comes in one of a few schedules and names the marked line."""
-    exercise = settings.find(mutant.exercise)
-    prim_func = build(mutant.path, exercise.builder.params)
+    exercise = broken_kernel(mutant, settings.find(mutant.exercise))
+    prim_func = build(mutant.path, exercise.builder.params, exercise.builder.name)
     if mutant.check == "build":
         with pytest.raises(emulator.LoweringError) as rejected:
             emulator.compile(prim_func, arch=exercise.arch)

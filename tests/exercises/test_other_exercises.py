@@ -24,4 +24,4 @@ def test_a_solution_does_not_pass_another_exercise(
     exercise = COURSE.find(other)
     report = grade(exercise, read_submission(path, exercise), COURSE.limits, Settings(seed=1, quick=True))
     assert report.points == 0 and report.exit_code == 1
-    assert report.checks[1].summary.startswith(f"{exercise.builder.name}(")
+    assert exercise.builder.name in report.checks[1].summary
