@@ -253,6 +253,7 @@ class ClusterOrder:
         self._fenced_inits: list[list[BarrierOrder]] = [[] for _ in range(warps)]
         # Executed before barrier.cluster, .relaxed or not: enough to give TMEM back.  [arriving, complete]
         self._cluster_executed: list[Clock] = [np.zeros((PLANES, 0), np.int32) for _ in range(2)]
+        self.group_waiters: set[tuple[str, int]] = set()  # (kind, warp) that executed a wait_group
         self._cluster_inits: tuple[list[BarrierOrder], list[BarrierOrder]] = ([], [])  # arriving, complete
         self.grid = GridOrder(self, warps)
         self.checker = ConflictChecker(self)
@@ -478,6 +479,7 @@ class ClusterOrder:
             if queue is None:
                 continue
             found = True
+            self.group_waiters.add(("bulk", w))
             done = len(queue.groups) - n
             if done > 0:
                 row = self.rows[w]

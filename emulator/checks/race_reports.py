@@ -497,8 +497,8 @@ class Reporter:
         )
         self._plain(
             code,
-            # The hardware finishes a store whose CTA has returned: kernels ship without the last wait.
-            "lint" if code == "exit.bulk-store-pending" else "race",
+            # Kernels ship that wait for their stores but for the last ones: the hardware finishes those.
+            "lint" if code == "exit.bulk-store-pending" and ("bulk", event.w) in cl.group_waiters else "race",
             message,
             fix,
             (event.site,),

@@ -58,7 +58,7 @@ class Views:
         return self._problem(widest, widest.stop, last, what)
 
     def _problem(self, view: Range, first: int, last: int, what: str) -> Problem | None:
-        problem = view_bounds((view.name, view.start, view.stop), first, max(1, last - first), what)
+        problem = view_bounds(first, max(1, last - first), (view.name, view.start, view.stop), what)
         neighbour = next((r.name for r in self._ranges if r.start <= first < r.stop and r is not view), None)
         if problem is None or neighbour is None:
             return problem

@@ -101,12 +101,10 @@ def copy(announced: int, threads: int = 1, loads: bool = True, arrives: bool = T
         loaded.init(1)
         T.ptx["fence.mbarrier_init.release.cluster"]()
         T.cuda.cta_sync()
-        if lane == 0:
-            if arrives:
-                loaded.arrive(0, announced)
-        if lane < threads:
-            if loads:
-                Tx.copy_async(tile[:, :], IN[:, :], dispatch="tma_auto", mbar=loaded.ptr_to([0]))  # loads
+        if arrives and lane == 0:
+            loaded.arrive(0, announced)
+        if loads and lane < threads:
+            Tx.copy_async(tile[:, :], IN[:, :], dispatch="tma_auto", mbar=loaded.ptr_to([0]))  # loads
         loaded.wait(0, 0)
         for i in T.serial(16):
             OUT[i // 2, i % 2 * 32 + lane] = tile[i // 2, i % 2 * 32 + lane]

@@ -1076,7 +1076,8 @@ def test_wgmma_reads_its_operands_until_the_group_is_done() -> None:
 def test_uninitialised_reads(strength: str) -> None:
     b = Bench(uninitialised=strength)
     b.cl.smem_read(rows(0), 0, vec(1024, 32, 4), 4, 10)
-    assert [f.strength for f in b.log.findings] == ([] if strength == "off" else [strength])
+    # A plain load of bytes nobody wrote is lint: kernels that ship load rows beyond the tensor and drop them.
+    assert [f.strength for f in b.log.findings] == ([] if strength == "off" else ["lint"])
     if strength != "off":
         assert b.only().code == "uninitialised.smem" and b.only().data["bytes"] == 128
 
