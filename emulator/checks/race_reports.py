@@ -167,7 +167,7 @@ class Reporter:
     def _strength_unwritten(self, reader: Event) -> str:
         table = self._uninitialised
         strength = table.get(reader.kind.via, table.get("program", "error"))
-        if strength == "error" and reader.kind.name.startswith("ld.shared"):
+        if len(table) == 1 and strength == "error" and reader.kind.name.startswith("ld.shared"):
             # Kernels that ship read rows beyond the tensor and drop them; where it matters, the poison spoils the output.
             return "lint"
         return strength
