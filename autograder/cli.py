@@ -132,7 +132,7 @@ def list_exercises(folder: Path | None) -> None:
         entry = reached.get(spec.id)
         points = f"{entry.best:g}/{spec.total:g}" if entry else f"-/{spec.total:g}"
         mark = "done" if entry and entry.full_marks else ""
-        click.echo(f"{spec.id}  {points:>8}  {spec.title}{'  ' + mark if mark else ''}")
+        _echo_wrapped(f"{spec.id}  {points:>8}  {spec.title}{'  ' + mark if mark else ''}", 4)
 
 
 @cli.command()
@@ -150,7 +150,9 @@ def hint(exercise: str, level: int, folder: Path | None) -> None:
         raise UsageError(
             f"{spec.id} has {len(levels)} hint level{'s' if len(levels) != 1 else ''}, there is no {level}"
         )
-    click.echo(f"{spec.id}, hint {level} of {len(levels)}\n\n{levels[level - 1]}")
+    click.echo(f"{spec.id}, hint {level} of {len(levels)}\n")
+    for line in levels[level - 1].splitlines():
+        _echo_wrapped(line, len(line) - len(line.lstrip(" -0123456789.")))
     if level < len(levels):
         click.echo(f"\nmore: autograde hint {spec.id} {level + 1}")
     state = progress.load(root)
@@ -215,7 +217,7 @@ def _open_course(folder: Path | None) -> tuple[Path, Course]:
 def _course_root(folder: Path | None) -> Path:
     from autograder.course_folder import find_course_root
 
-    return folder if folder is not None else find_course_root(Path.cwd())
+    return folder if folder is not None else find_course_root(Path())
 
 
 def _find(course: Course, spelled: str) -> Exercise:
@@ -363,6 +365,17 @@ def _where_you_are() -> None:
         click.echo(f"  open {notebook}, then run: autograde {spec.id}")
         return
     click.echo("all exercises done")
+
+
+def _echo_wrapped(text: str, indent: int) -> None:
+    """Print a line that fits the terminal; continued lines are indented."""
+    import shutil
+    import textwrap
+
+    width = max(20, min(shutil.get_terminal_size().columns, 110))
+    lines = textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
+    for line in lines:
+        _echo(line)
 
 
 def _echo(text: str) -> None:

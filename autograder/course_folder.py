@@ -19,7 +19,12 @@ def find_course_root(start: Path, outermost: bool = False) -> Path:
     Raises:
         CourseError: there is none.
     """
-    here = start.absolute()
+    try:
+        here = start.absolute()
+    except FileNotFoundError:
+        raise CourseError(
+            "the current folder does not exist any more; change into the course folder"
+        ) from None
     roots = [folder for folder in (here, *here.parents) if os.path.isfile(folder / COURSE_FILE)]
     if not roots:
         raise CourseError(

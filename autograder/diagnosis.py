@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import signal
 from dataclasses import dataclass
@@ -71,6 +72,12 @@ class Diagnosis:
             return None
         return self._here(self.submission.source.count("\n", 0, found.start()) + 1)
 
+    def _declaration(self, name: str) -> Location | None:
+        """The line that declares a parameter of the kernel, e.g. `A: T.Buffer(...)`."""
+        pattern = rf"(?:^|[(,\s]){re.escape(name)}\s*:\s*T\."
+        found = re.search(pattern, self.submission.source, re.MULTILINE)
+        return self._here(self.submission.source.count("\n", 0, found.end()) + 1) if found else None
+
     def ended(self, ended: ChildEnded) -> Failure:
         """The submission's process ended without a result."""
         name, limits = self.exercise.builder.name, self.limits
@@ -127,7 +134,9 @@ class Diagnosis:
                 found = next((self._definition(n) for n in [close] if n), None)
                 return yours(
                     f"there is no function {spec.name}" + (f"; is '{close}' meant?" if close else ""),
-                    f"rename {close} to {spec.name}" if close else f"define {call}; its name and parameters are fixed",
+                    f"rename {close} to {spec.name}"
+                    if close
+                    else f"define {call}; its name and parameters are fixed",
                     found,
                 )
             case "builder_not_callable":
@@ -168,7 +177,11 @@ class Diagnosis:
         """TVM's parser rejected the kernel: its own words, at the learner's line."""
         found = _DIAGNOSTIC.search(text)
         if found and found["file"].endswith(SNAPSHOT):
-            return yours(f"TVM: {one_line(found['message'])}", "", self._here(int(found["line"])))
+            message, place = one_line(found["message"]), int(found["line"])
+            unknown = _UNKNOWN_NODE.search(message)
+            if unknown:  # TVM blames the whole function; the statement itself is easy to find
+                place = _first_node(self.submission.source, unknown[1], place) or place
+            return yours(f"TVM: {message}", "", self._here(place))
         return yours(f"TVM: {self._words(text)}", "", self._here(line))
 
     def _words(self, text: Any) -> str:
@@ -204,13 +217,14 @@ class Diagnosis:
     def _buffer_mismatch(self, buffers: list[dict[str, Any]]) -> Failure:
         """Wrong number, dtype or shape of the PrimFunc's parameters."""
         wanted = self.exercise.tensor_specs()
-        signature = ", ".join(f"{t['name']}: {t['dtype']} {tuple(t['shape'])}" for t in wanted)
+        signature = ", ".join(f"{t['name']}: {t['dtype']} {_shape(t['shape'])}" for t in wanted)
         where = self._definition(self.exercise.builder.name)
         if len(buffers) != len(wanted):
             return yours(
                 f"the kernel has {len(buffers)} parameters, not {len(wanted)}", f"it takes {signature}", where
             )
         for number, (have, want) in enumerate(zip(buffers, wanted, strict=True), 1):
+            where = self._declaration(str(have["name"])) or where
             if have["shape"] is None:
                 return yours(
                     f"parameter {number}, {have['name']}, is no buffer", f"it takes {signature}", where
@@ -227,6 +241,19 @@ class Diagnosis:
 
 _DIAGNOSTIC = re.compile(r"\A(?:error: )?(?P<message>.*?)\n\s*--> (?P<file>.*):(?P<line>\d+):\d+", re.DOTALL)
 _DISPATCH = re.compile(r"(?P<what>[^\n:]*).*dispatch failed.*exception — \w+: (?P<why>[^\n|]*)", re.DOTALL)
+
+
+_UNKNOWN_NODE = re.compile(r"AST node is not implemented: (\w+)")
+
+
+def _first_node(source: str, kind: str, line: int) -> int | None:
+    """The line of the first syntax node of a kind at or after a line."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    lines = [node.lineno for node in nodes if type(node).__name__ == kind and hasattr(node, "lineno")]
+    return min((number for number in lines if number >= line), default=None)
 
 
 def _essence(text: str) -> str:
@@ -285,7 +312,9 @@ def printed_by_submission(text: str) -> str:
             skipping = ""
             continue
         skipping = ""
-        if line.startswith(("During handling of the above exception", "The above exception was the direct cause")):
+        if line.startswith(
+            ("During handling of the above exception", "The above exception was the direct cause")
+        ):
             continue
         kept.append(line)
     if skipping == "trace" and not any("autograder" in part and "runner" in part for part in block):
@@ -298,7 +327,7 @@ def one_line(text: str) -> str:
 
 
 def _shape(shape: list[Any]) -> str:
-    return "(" + ", ".join(str(extent) for extent in shape) + ")"
+    return str(tuple(shape)).replace("'", "")
 
 
 def _article(noun: str) -> str:

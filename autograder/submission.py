@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 50 << 20
 MAX_SOURCE_BYTES = 1 << 20
+MAX_QUOTED = 200
 STUB = ("# YOUR CODE HERE", "pass")
 BEGIN_SOLUTION, END_SOLUTION = "BEGIN SOLUTION", "END SOLUTION"
 
@@ -71,9 +72,10 @@ class Submission:
         return f"{which} of {self.name}"
 
     def line(self, number: int) -> str:
-        """The text of a line of the source without its indentation, empty outside of the source."""
+        """The text of a line of the source without its indentation, cut where it gets too long to be quoted."""
         lines = split_lines(self.source)
-        return lines[number - 1].strip() if 1 <= number <= len(lines) else ""
+        text = lines[number - 1].strip() if 1 <= number <= len(lines) else ""
+        return text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + " ..."
 
 
 def split_lines(text: str) -> list[str]:
@@ -168,7 +170,9 @@ def notebook_cells(text: str, path: Path) -> list[dict[str, Any]]:
         SubmissionError: the text is empty, not JSON, or not such a notebook.
     """
     if not text.strip():
-        raise SubmissionError(f"{path}: is empty; `autograde reset EXERCISE` brings the released notebook back")
+        raise SubmissionError(
+            f"{path}: is empty; `autograde reset EXERCISE` brings the released notebook back"
+        )
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -179,11 +183,15 @@ def notebook_cells(text: str, path: Path) -> list[dict[str, Any]]:
         ) from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(notebook, dict):
-        raise SubmissionError(f"{path}: is JSON, but not a notebook; `autograde reset EXERCISE` brings it back")
+        raise SubmissionError(
+            f"{path}: is JSON, but not a notebook; `autograde reset EXERCISE` brings it back"
+        )
     if not isinstance(cells, list) or notebook.get("nbformat") != 4:
         raise SubmissionError(f"{path}: is not a notebook of format 4; open and save it once in JupyterLab")
     if not cells:
-        raise SubmissionError(f"{path}: has no cells; `autograde reset EXERCISE` brings the released notebook back")
+        raise SubmissionError(
+            f"{path}: has no cells; `autograde reset EXERCISE` brings the released notebook back"
+        )
     if not all(isinstance(cell, dict) for cell in cells):
         raise SubmissionError(f"{path}: holds something that is not a cell")
     return cells
@@ -217,6 +225,8 @@ def _only_cell(cells: list[dict[str, Any]], grade_id: str, path: Path) -> tuple[
         raise SubmissionError(
             f'{path}: cells {places} have the same grade_id "{grade_id}"; delete the copy that must not count'
         )
+    if cells[found[0] - 1].get("cell_type") != "code":
+        raise SubmissionError(f"{path}: cell {found[0]} is not a code cell; change its type back to code")
     source = cell_source(cells[found[0] - 1])
     if source is None:
         raise SubmissionError(f"{path}: cell {found[0]} has no text")

@@ -79,7 +79,7 @@ NO_KERNEL = {
         "returned a kernel.P, not a tvm.tirx.PrimFunc",
         3,
     ),
-    "rejected by TVM": (REJECTED, "TVM: ", 7),
+    "rejected by TVM": (REJECTED, "TVM: Visitor of AST node is not implemented: Raise", 13),
     "unknown name in the kernel": (UNKNOWN_NAME, "TVM: ", 13),
     "sys.exit": ("import sys\nsys.exit(0)\n", "the code called sys.exit(0) before build_kernel returned", 2),
     "interrupt": ("raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),

@@ -293,6 +293,23 @@ def test_hints(autograde: Autograde, folder: Path) -> None:
     assert result.code == 2 and one_line(result.err) and "there are no hints" in result.err
 
 
+def test_hints_and_lists_fit_a_narrow_terminal(autograde: Autograde) -> None:
+    for arguments in (["hint", "5"], ["hint", "5", "3"], ["list"]):
+        for width in (40, 80):
+            result = autograde(*arguments, env={"COLUMNS": str(width)})
+            assert result.code == 0
+            assert max(len(line) for line in result.out.splitlines()) <= width
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd '{gone}' && rmdir '{gone}' && '{sys.executable}' -m autograder list"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and one_line(done.stderr), done.stderr
+
+
 def test_reset_keeps_the_work(autograde: Autograde, fill_in: FillIn, folder: Path) -> None:
     released = (folder / NOTEBOOK).read_bytes()
     path = fill_in(kernel="my = 'work'\n")

@@ -150,6 +150,19 @@ def test_files_that_are_no_notebook(tmp_path: Path, exercise: Exercise, content:
     assert path.read_bytes() == content
 
 
+def test_a_kernel_cell_of_another_type_is_refused(tmp_path: Path, exercise: Exercise) -> None:
+    """JupyterLab would not run it, so it is not graded either."""
+    path = tmp_path / "n.ipynb"
+    path.write_text(notebook({**cell("kernel", "x"), "cell_type": "markdown"}, cell("answers", "")))
+    with pytest.raises(SubmissionError, match="cell 1 is not a code cell"):
+        read_submission(path, exercise)
+
+
+def test_long_lines_are_quoted_in_part(exercise: Exercise) -> None:
+    submission = from_cell("x = '" + "y" * 5000 + "'", "n.ipynb", 1, exercise, {})
+    assert len(submission.line(1)) < 250 and submission.line(1).endswith(" ...")
+
+
 def test_files_that_cannot_be_read(tmp_path: Path, exercise: Exercise) -> None:
     for name, make in {
         "missing.py": lambda path: None,
