@@ -721,6 +721,11 @@ class Translator:
                 lo_c = lo.code if not is_float(lo.dtype) else f"float_bits({lo.code}, {lo.dtype!r})"
                 hi_c = hi.code if not is_float(hi.dtype) else f"float_bits({hi.code}, {hi.dtype!r})"
                 return Val(f"pack64({lo_c}, {hi_c})", "pair64", max(lo.kind, hi.kind), lo.lane or hi.lane)
+        if len(e.vectors) > 1 and indices == list(range(len(e.vectors))):
+            parts = [self.expr(v) for v in e.vectors]
+            if len({p.dtype for p in parts}) == 1 and itemsize(parts[0].dtype) * len(parts) <= 4:
+                code = "".join(f"{p.code}, " for p in parts)
+                return Val(f"({code})", f"vec:{parts[0].dtype}:{len(parts)}", max(p.kind for p in parts))
         raise self.unsupported(f"shuffle {e}")
 
     # ------------------------------------------------------------------------------------------ memory
@@ -919,7 +924,8 @@ class Translator:
         index = self.expr(load.indices[0]) if len(load.indices) else Val("0", "int32")
         if isinstance(info, LocalView):
             return Val("None", "handle", V, ref=LocalRefCode(info.array, info.dtype, index.code), elem=info.dtype)
-        size = itemsize(info.dtype)
+        bits = tvm.DataType(info.dtype).bits if info.dtype != "handle" else 64
+        size: Any = itemsize(info.dtype) if bits >= 8 else f"{bits} // 8"  # two 4-bit elements share a byte
         if isinstance(info, Shared):
             tag = "" if info.generic else f"{self.t}.cta.shared_tag + "
             code = f"({tag}{info.base} + {index.code} * {size})"
@@ -940,7 +946,34 @@ class Translator:
             return Val(a.code, "pair64", a.kind, a.lane)
         if a.dtype == "pair64":
             return self.from_bits(Val(a.code, "uint64", a.kind, a.lane), dtype)
+        if a.dtype.startswith("vec:"):
+            a = self.packed(a)
+        if tvm.DataType(dtype).lanes > 1 and itemsize(dtype) == itemsize(a.dtype) <= 4:
+            return self.elements(a, tvm.DataType(dtype))
         return self.from_bits(self.to_bits(a), dtype)
+
+    def packed(self, a: Val) -> Val:
+        """The integer of at most 32 bits that holds the elements."""
+        _, element, n = a.dtype.split(":")
+        bits = 8 * itemsize(element)
+        if bits * int(n) not in (8, 16, 32):
+            raise self.unsupported(f"reinterpret of {n} {element}")
+        word = self.fresh_name("vec")
+        self.emit(f"{word} = {a.code}")
+        parts = [self.to_bits(Val(f"{word}[{k}]", element, a.kind)).code for k in range(int(n))]
+        code = " | ".join(f"({part} << {k * bits})" if k else part for k, part in enumerate(parts))
+        return Val(f"({code})", f"uint{bits * int(n)}", a.kind)
+
+    def elements(self, a: Val, dtype: Any) -> Val:
+        """The elements that are packed in an integer of at most 32 bits."""
+        element = str(dtype).rsplit("x", 1)[0]
+        word = self.fresh_name("word")
+        self.emit(f"{word} = {self.to_bits(a).code}")
+        parts = [
+            self.from_bits(Val(f"(({word} >> {k * dtype.bits}) & {(1 << dtype.bits) - 1})", f"uint{dtype.bits}", a.kind), element).code
+            for k in range(dtype.lanes)
+        ]
+        return Val(f"({', '.join(parts)},)", f"vec:{element}:{dtype.lanes}", a.kind)
 
     def pointee(self, e: Any) -> str:
         ty = e.ty
@@ -1122,7 +1155,7 @@ class Translator:
             kind = V
         if target is not None:
             load = target.args[0] if type(target).__name__ == "Call" else target
-            self.assign_load(load, Val(call, self.dtype_of(load), kind))
+            self.assign_load(load, Val(call, self.lookup(load).dtype if type(load).__name__ == "Var" else self.dtype_of(load), kind))
             return Val("None", "void")
         return Val(call, self.dtype_of(e) if str(e.ty) else "void", kind)
 
@@ -1362,13 +1395,13 @@ class Translator:
 
     def assign_load(self, load: Any, value: Val) -> None:
         """Assign through an lvalue ``TensorLoad``."""
-        info = self.lookup(load.source)
+        info = self.lookup(load if type(load).__name__ == "Var" else load.source)
         if isinstance(info, Scalar):
             if self.touched and info.dtype in ("handle", "uint64"):
                 self.derived[info.name] = dict(self.touched)
             self.assign(info, value)
             return
-        index = self.expr(load.indices[0])
+        index = self.expr(load.indices[0]) if type(load).__name__ != "Var" else Val("0", "int32")
         if isinstance(info, LocalView):
             self.local_store(info, index, value)
             return
