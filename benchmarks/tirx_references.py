@@ -8,7 +8,6 @@ exist; everything else of those libraries stays a placeholder.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +18,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "rmsnorm": {"hidden_size": 4096, "batch_size": 4},
     "flash_attention4": {"batch_size": 1, "seq_len": 512, "num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 128, "is_causal": True},
     "flash_attention_backward_sm100": {"batch_size": 1, "seq_len": 256, "num_heads": 2, "head_dim": 128, "is_causal": True},
-    "fp16_bf16_gemm": {"dtype": "bf16", "M": 1024, "N": 1024, "K": 256},
-    "nvfp4_gemm": {"M": 256, "N": 256, "K": 512},
+    "fp16_bf16_gemm": {"dtype": "fp16", "M": 1024, "N": 1024, "K": 256},
     "act_and_mul": {"act": "silu", "dtype": "float16", "d": 1024, "num_tokens": 16},
 }
 NUM_SMS: dict[str, int] = {}
@@ -202,7 +200,7 @@ def attention(q: Any, k: Any, v: Any, softmax_scale: float | None = None, causal
         rows, columns = scores.shape[-2:]
         scores = scores.masked_fill(torch.ones(rows, columns, dtype=torch.bool).triu(columns - rows + 1), -math.inf)
     lse = scores.logsumexp(-1)
-    return (torch.softmax(scores, -1) @ vf).transpose(1, 2).to(q.dtype), lse
+    return (torch.softmax(scores, -1) @ vf).transpose(1, 2).contiguous().to(q.dtype), lse
 
 
 def attention_backward(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, softmax_scale: Any = None, causal: bool = False, **_: Any) -> Any:
@@ -339,6 +337,46 @@ def fp8_gemm_nt(a: Any, b: Any, d: Any, c: Any = None, **_: Any) -> None:
     d.copy_((value + (c.float() if c is not None else 0)).to(d.dtype))
 
 
+def per_custom_dims_cast_to_fp8(x: Any, dims: tuple[int, ...], use_ue8m0: bool) -> tuple[Any, Any]:
+    """e4m3 values and float32 scales, one scale per index of ``dims``."""
+    reduce = tuple(i for i in range(x.dim()) if i not in dims)
+    scale = x.float().abs().amax(reduce, keepdim=True).clamp(min=1e-4) / 448.0
+    return (x.float() / scale).to(torch.float8_e4m3fn), scale.squeeze()
+
+
+# --------------------------------------------------------------------------------------------------------- selection
+
+
+def _top_k_of(scores: Any, k: int, out: Any) -> None:
+    values, indices = torch.topk(scores.float(), k, dim=-1)
+    out["indices"].copy_(indices.to(out["indices"].dtype))
+    if out.get("values") is not None:
+        out["values"].copy_(values.to(out["values"].dtype))
+
+
+def top_k(config: Any, data: Any, out: Any) -> None:
+    """Reference of the plain mode of the top-k kernels."""
+    if config["mode"] != "basic":
+        raise NotImplementedError(config["mode"])
+    _top_k_of(data["scores"], config["k"], out)
+
+
+def cluster_top_k(data: Any, out: Any) -> None:
+    if data["mode"] != "plain":
+        raise NotImplementedError(data["mode"])
+    _top_k_of(data["logits"], data["k"], out)
+
+
+# The tests' own float32 result in place of the library's: the kernel is then compared with the former alone.
+OWN_REFERENCE: dict[str, tuple[str, Callable[..., Any]]] = {
+    "deepgemm_sm100_tf32_hc_prenorm_gemm": ("_run_deepgemm_hc", lambda data: (data["reference_d"], data["reference_sqr"])),
+    "deepgemm_sm100_fp8_mqa_logits": ("_run_deepgemm_mqa", lambda data, clean_logits: data["reference"]),
+    "radix_topk_multi_cta": ("run_reference", top_k),
+    "radix_topk_single_cta": ("run_reference", top_k),
+    "filtered_topk": ("run_reference", top_k),
+    "fast_topk_clusters": ("run_reference", cluster_top_k),
+}
+
 # --------------------------------------------------------------------------------------------------------- installation
 
 
@@ -377,9 +415,7 @@ def install(name: str, module: Any) -> None:
     deep_gemm.transform_sf_into_required_layout = transform_sf
     deep_gemm.set_mk_alignment_for_contiguous_layout = lambda n: None
     deep_gemm.fp8_fp4_gemm_nt = deep_gemm.fp8_gemm_nt = fp8_gemm_nt
-    if name in CHECKS:
-        sys.modules[module.__name__].run_test = lambda **config: CHECKS[name](module, config)
-
-
-# Tests that are written here because the package's own one cannot work without its library: name -> check(module, config).
-CHECKS: dict[str, Callable[[Any, dict[str, Any]], None]] = {}
+    deep_gemm.get_num_sms = lambda: 148
+    deep_gemm.utils.per_custom_dims_cast_to_fp8 = per_custom_dims_cast_to_fp8
+    if name in OWN_REFERENCE:
+        setattr(module, *OWN_REFERENCE[name])

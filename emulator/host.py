@@ -46,8 +46,10 @@ class HostTensorMap:
     map: TensorMap
     array: np.ndarray
 
-    def bind(self, memory: GlobalMemory) -> BoundTensorMap:
+    def bind(self, memory: GlobalMemory, check: bool = True) -> BoundTensorMap:
         """The map on the segment that holds the array, a new one when no tensor argument does.
+
+        ``check=False``: what tensormap.replace made is checked when it is used.
 
         Raises:
             LaunchError: CUDA would reject the map.
@@ -60,7 +62,7 @@ class HostTensorMap:
         else:
             segment, offset = memory.add(self.map.name or "tensor map", self.array), 0
         map_ = replace(self.map, base=self.map.base + offset)
-        problems = map_.problems(map_.base)
+        problems = map_.problems(map_.base) if check else []
         if problems:
             raise LaunchError(f"tensor map `{map_.name}`: {problems[0]}")
         return BoundTensorMap(map_, segment)

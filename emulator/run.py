@@ -198,7 +198,7 @@ class Kernel:
         self._backup = [] if fine else [a.copy() for a in _memories(arrays, tensor_maps)]
         memory = GlobalMemory()
         launches = self.host.launches(arrays, memory)
-        memory.tensor_maps = [m.bind(memory) for m in tensor_maps]
+        memory.tensor_maps = [m.bind(memory, check=False) for m in tensor_maps]
         self.last_launches = launches
         if not launches:
             raise LaunchError("the host function launches no kernel")
