@@ -223,6 +223,71 @@ def early_exit() -> Any:
     return kernel
 
 
+def parting_lanes() -> Any:
+    """Lanes leave loops, rounds of loops and the kernel at different places; a barrier and a shuffle are in between."""
+
+    @T.prim_func
+    def kernel(X: T.Buffer((128,), "int32"), D: T.Buffer((128, 4), "int32"), n: T.int32):
+        T.device_entry()
+        T.cta_id([1])
+        tx = T.thread_id([128])
+        acc = T.alloc_local((1,), "int32")
+        k = T.alloc_local((1,), "int32")
+        acc[0] = X[tx]
+        for i in range(n):
+            if acc[0] % 5 == 1:
+                continue
+            for j in range(3):
+                acc[0] = (acc[0] * 3 + i + j) % 1009
+                if acc[0] % 7 == 2:
+                    break
+                D[tx, 0] = D[tx, 0] + 1
+            if acc[0] % 11 == 3:
+                break
+            acc[0] = acc[0] + 1
+        D[tx, 1] = acc[0]
+        k[0] = 0
+        while k[0] < X[tx] % 6:
+            k[0] = k[0] + 1
+            if k[0] == 2:
+                continue
+            if acc[0] % 13 == 0:
+                break
+            if (acc[0] + k[0]) % 17 == 5:
+                D[tx, 2] = 1000 + k[0]
+                T.thread_return()
+            acc[0] = (acc[0] * 5 + k[0]) % 1009
+        D[tx, 2] = acc[0]
+        if tx >= 64:
+            if tx // 32 == 3:
+                T.thread_return()
+            T.cuda.warp_sync()
+            D[tx, 3] = acc[0] + 1
+            if X[tx] > 50:
+                T.thread_return()
+            D[tx, 3] = acc[0] + 2
+        D[tx, 3] = D[tx, 3] + 5
+
+    return kernel
+
+
+def packed_elements() -> Any:
+    """Two bf16 are taken from a word, multiplied and put back."""
+
+    @T.prim_func
+    def kernel(X: T.Buffer((64,), "uint32"), D: T.Buffer((64,), "uint32")):
+        T.device_entry()
+        T.cta_id([1])
+        tx = T.thread_id([64])
+        a = T.alloc_local((1,), "uint32")
+        a[0] = X[tx]
+        p: T.let[T.bfloat16] = T.Shuffle([T.reinterpret("bfloat16x2", a[0])], [0])
+        q: T.let[T.bfloat16] = T.Shuffle([T.reinterpret("bfloat16x2", a[0])], [1])
+        D[tx] = T.reinterpret("uint32", T.Shuffle([p * q, q], [0, 1]))
+
+    return kernel
+
+
 def work_stealing(tiles: int, threads: int = 32) -> Any:
     """Each tile of the grid is marked once, by whichever CTA got it (clusterlaunchcontrol)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from kernels import instruction_kernels as kernels
@@ -118,6 +119,63 @@ def test_threads_that_return_early(schedule, seed, n):
     run = kernel("early_exit").run(d, n, schedule=schedule, seed=seed)
     assert run.ok
     assert d.tolist() == list(range(n)) + [-1] * (64 - n)
+
+
+def parting_lane(x: int, row: list[int], n: int, tx: int) -> None:
+    """One thread of ``parting_lanes``."""
+    acc = x
+    for i in range(n):
+        if acc % 5 == 1:
+            continue
+        for j in range(3):
+            acc = (acc * 3 + i + j) % 1009
+            if acc % 7 == 2:
+                break
+            row[0] += 1
+        if acc % 11 == 3:
+            break
+        acc += 1
+    row[1] = acc
+    k = 0
+    while k < x % 6:
+        k += 1
+        if k == 2:
+            continue
+        if acc % 13 == 0:
+            break
+        if (acc + k) % 17 == 5:
+            row[2] = 1000 + k
+            return
+        acc = (acc * 5 + k) % 1009
+    row[2] = acc
+    if tx >= 64:
+        if tx // 32 == 3:
+            return
+        row[3] = acc + 1
+        if x > 50:
+            return
+        row[3] = acc + 2
+    row[3] += 5
+
+
+@every_schedule
+@pytest.mark.parametrize("n", [0, 1, 6])
+def test_lanes_that_leave_loops_and_the_kernel(schedule, seed, n):
+    x = np.random.default_rng(n).integers(0, 100, 128).astype(np.int32)
+    d = np.zeros((128, 4), np.int32)
+    assert kernel("parting_lanes").run(x, d, n, schedule=schedule, seed=seed).ok
+    for tx in range(128):
+        row = [0, 0, 0, 0]
+        parting_lane(int(x[tx]), row, n, tx)
+        assert d[tx].tolist() == row
+
+
+def test_packed_elements():
+    x = np.random.default_rng(0).standard_normal((64, 2)).astype(ml_dtypes.bfloat16)
+    d = np.zeros(64, np.uint32)
+    assert kernel("packed_elements").run(x.view(np.uint32).ravel(), d).ok
+    got = d.view(ml_dtypes.bfloat16).reshape(64, 2)
+    assert (got[:, 0] == x[:, 0] * x[:, 1]).all() and (got[:, 1] == x[:, 1]).all()
 
 
 @every_schedule
