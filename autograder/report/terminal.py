@@ -19,7 +19,7 @@ _MARKS = {
     Verdict.ERROR: ("!", "ERROR", "magenta"),
     Verdict.SKIPPED: ("-", "skip", "dim"),
 }
-MAX_SHOWN = 4
+MAX_SHOWN = 6
 
 
 def make_console(plain: bool, file: IO[str] | None = None, width: int | None = None) -> Console:
