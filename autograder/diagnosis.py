@@ -178,6 +178,10 @@ class Diagnosis:
         found = _DIAGNOSTIC.search(text)
         if found and found["file"].endswith(SNAPSHOT):
             message, place = one_line(found["message"]), int(found["line"])
+            if not message:  # TVM's parser met an assertion of its own
+                returns = self.learner_line(place).text.startswith("return")
+                fix = "a kernel cannot return early: put the rest into an `if`" if returns else ""
+                return yours("TVM: this statement is not possible in a kernel", fix, self._here(place))
             unknown = _UNKNOWN_NODE.search(message)
             if unknown:  # TVM blames the whole function; the statement itself is easy to find
                 place = _first_node(self.submission.source, unknown[1], place) or place

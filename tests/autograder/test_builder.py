@@ -51,6 +51,7 @@ def test_a_kernel_comes_back_as_data(build: Build) -> None:
 
 
 REJECTED = SMALL_KERNEL.replace("D[lane, 0] = A[lane, 0]", "raise ValueError(lane)")
+EARLY_RETURN = SMALL_KERNEL.replace("D[lane, 0] =", "if lane > 9:\n            return\n        D[lane, 0] =")
 UNKNOWN_NAME = SMALL_KERNEL.replace("D[lane, 0] = A[lane, 0]", "D[lane, 0] = A[lame, 0]")
 
 NO_KERNEL = {
@@ -81,6 +82,7 @@ NO_KERNEL = {
     ),
     "rejected by TVM": (REJECTED, "TVM: Visitor of AST node is not implemented: Raise", 13),
     "unknown name in the kernel": (UNKNOWN_NAME, "TVM: ", 13),
+    "early return": (EARLY_RETURN, "TVM: this statement is not possible in a kernel", 14),
     "sys.exit": ("import sys\nsys.exit(0)\n", "the code called sys.exit(0) before build_kernel returned", 2),
     "interrupt": ("raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
     "endless recursion": ("def f(): f()\nf()\n", "RecursionError: maximum recursion depth exceeded", 1),

@@ -71,6 +71,9 @@ def test_untouched_means_the_same_program(exercise: Exercise) -> None:
 def test_without_the_release_the_stub_is_known_by_its_marker(solution: str) -> None:
     assert is_untouched(strip_solution(solution), None)
     assert not is_untouched(solution, None)
+    begun = solution.replace("# BEGIN SOLUTION", "", 1).replace("# END SOLUTION", "", 1)
+    assert not is_untouched(strip_solution(begun), None)
+    assert is_untouched("x = 1\n# YOUR CODE HERE\npass\n", None)
 
 
 def test_an_empty_cell_is_a_stub(exercise: Exercise) -> None:
