@@ -253,8 +253,11 @@ def _nothing_active(t: Threads) -> bool:
     return t.mask is not None and not t.mask.any()
 
 
-def shared_offsets(t: Threads, address: Any, size: int, what: str) -> Any:
-    """Window offsets of own-CTA shared addresses, checked against the allocation and the alignment."""
+def shared_offsets(t: Threads, address: Any, size: int, what: str, indexed: bool = False) -> Any:
+    """Window offsets of own-CTA shared addresses, checked against the allocation, the buffer and the alignment.
+
+    ``indexed``: the program indexes a buffer; otherwise it computes an address, which may leave its buffer on purpose.
+    """
     if isinstance(address, ndarray):
         lo, hi = int(address.min()), int(address.max())
         bad = size > 1 and bool((address & (size - 1)).any())
@@ -262,6 +265,8 @@ def shared_offsets(t: Threads, address: Any, size: int, what: str) -> Any:
         lo = hi = int(address)
         bad = size > 1 and bool(lo & (size - 1))
     t.cta.check_shared(lo, hi + size, what)
+    if t.cta.cluster.hb is not None:
+        t.cta.machine.check_view(t, lo, hi + size, what, "error" if indexed else "lint")
     if bad:
         raise DeviceFault("smem.misaligned", f"{what} of {size} bytes at a shared address that is not a multiple of {size}", f"{size}-byte accesses need {size}-byte aligned addresses", site=t.site)
     return address
@@ -273,7 +278,7 @@ def ld_shared(t: Threads, dtype: str, address: Any) -> Any:
         return np.zeros(t.count, dtype=np.int64)
     np_type = _DTYPES[dtype]
     size = np_type.itemsize
-    active = shared_offsets(t, _active(t, address), size, "load")
+    active = shared_offsets(t, _active(t, address), size, "load", True)
     t.count_op("ld.shared")
     hb = t.cta.cluster.hb
     if hb is not None:
@@ -290,7 +295,7 @@ def st_shared(t: Threads, dtype: str, address: Any, value: Any) -> None:
         return
     np_type = _DTYPES[dtype]
     size = np_type.itemsize
-    active = shared_offsets(t, _active(t, address), size, "store")
+    active = shared_offsets(t, _active(t, address), size, "store", True)
     t.count_op("st.shared")
     hb = t.cta.cluster.hb
     if hb is not None:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from emulator.checks.findings import Finding, FindingLog, SourceLocation
+from emulator.checks.findings import Finding, FindingLog, Problem, SourceLocation
+from emulator.checks.views import Views
 from emulator.errors import DeviceFault
 from emulator.machine.address import POOL_BASE, STATIC_BASE
 from emulator.machine.cta import Cluster, Cta
@@ -119,6 +120,7 @@ class Machine:
         self.numerics = numerics
         self.smem_names = smem_names or []
         self.tmem_names = tmem_names or []
+        self.views = Views(self.smem_names, [(op.location, op.names) for op in program.operations])
         self.counters: dict[str, int] = {}
         self.chains: dict[Hashable, deque[AsyncOp]] = {}
         self.order: deque[AsyncOp] = deque()
@@ -151,6 +153,7 @@ class Machine:
         self.printed: list[str] = []  # what the kernel's printf wrote
         self._ids = 0
         self.tmem_columns = 0  # most columns any CTA held
+        self.checked_barriers: set[tuple[int, int]] = set()  # (statement, address) of uses within the declared buffer
         self.cta_group: tuple[int, int] | None = None  # of the first tcgen05 instruction, and its statement
         if checker is not None:
             unknown = 0
@@ -228,6 +231,22 @@ class Machine:
                 tuple(t.active_warps()) if t is not None else (), lanes, data or {},
             )
         )  # fmt: skip
+
+    def check_view(self, t: Threads, first: int, last: int, what: str, strength: str = "error") -> None:
+        """Report an access to window bytes ``[first, last)`` that leaves the buffers its statement names."""
+        if first < STATIC_BASE:
+            problem = self.views.outside(self.location(t.site), first - POOL_BASE, last - POOL_BASE, what)
+            self._view_problem(t, problem, strength)
+
+    def check_tile(self, t: Threads, first: int, last: int, what: str) -> None:
+        """Report a tile at window bytes ``[first, last)`` that begins in a declared buffer and ends beyond it."""
+        if first < STATIC_BASE:
+            self._view_problem(t, self.views.straddles(first - POOL_BASE, last - POOL_BASE, what), "error")
+
+    def _view_problem(self, t: Threads, problem: Problem | None, strength: str) -> None:
+        if problem is not None:
+            names = (str(problem.data["name"]),)
+            self.report(problem.code, strength, problem.message, problem.fix, t, names=names, data=dict(problem.data))
 
     # ------------------------------------------------------------------------------------------ asynchronous work
 

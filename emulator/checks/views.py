@@ -60,8 +60,10 @@ class Views:
     def _problem(self, view: Range, first: int, last: int, what: str) -> Problem | None:
         problem = view_bounds(first, max(1, last - first), (view.name, view.start, view.stop), what)
         neighbour = next((r.name for r in self._ranges if r.start <= first < r.stop and r is not view), None)
-        if problem is None or neighbour is None:
-            return problem
-        data: Mapping[str, object] = {**problem.data, "neighbour": neighbour}
-        message = problem.message.replace("another buffer", f"`{neighbour}`")
+        if problem is None:
+            return None
+        data: Mapping[str, object] = {**problem.data, "name": view.name, "neighbour": neighbour}
+        message = problem.message
+        if neighbour is not None:
+            message = message.replace("another buffer", f"`{neighbour}`")
         return Problem(problem.code, problem.strength, message, problem.fix, data)

@@ -114,6 +114,7 @@ def _targets(t: Threads, address: int, barrier: int, mask: int | None, group: in
 
 def _check_destination(t: Threads, cta: Cta, map_: Any, offset: int, what: str) -> None:
     cta.check_shared(offset, offset + map_.smem_bytes, what)
+    t.cta.machine.check_tile(t, offset, offset + map_.smem_bytes, what)
     problems = map_.destination_problems(offset)
     if problems:
         raise DeviceFault("tma.misaligned", f"{what}: {problems[0]}", "allocate the tile with align=1024 (128-byte swizzle) or at least 128", site=t.site)

@@ -136,10 +136,20 @@ def mbarrier_inval(mods: Mods, t: Threads, address: Any) -> None:
             t.cta.cluster.hb.mbarrier_inval(cta.rank, offset)
 
 
+def _barrier(t: Threads, address: int) -> Mbarrier:
+    """The mbarrier at an address, which must belong to a barrier that the statement names."""
+    machine = t.cta.machine
+    if machine.checker is not None and (t.site, address) not in machine.checked_barriers:
+        machine.checked_barriers.add((t.site, address))
+        offset = address & OFFSET_MASK
+        machine.check_view(t, offset, offset + 8, "mbarrier operation")
+    return t.cta.cluster.barrier_at(address, "mbarrier operation")
+
+
 def _grouped(t: Threads, address: Any, *values: Any) -> list[tuple[Mbarrier, tuple[Any, ...], int, list[int]]]:
     """(barrier, operand values, executing threads, warps) per distinct barrier and operands."""
     if t.lane is not None or not any(hasattr(v, "ndim") and v.ndim for v in (address, *values)):
-        bar = t.cta.cluster.barrier_at(int(address), "mbarrier operation")
+        bar = _barrier(t, int(address))
         return [(bar, values, t.active_count(), t.active_warps())]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     rows = t.rows(t.as_vector(t.tid), address, *values)
@@ -150,7 +160,7 @@ def _grouped(t: Threads, address: Any, *values: Any) -> list[tuple[Mbarrier, tup
         if warp not in entry[1]:
             entry[1].append(warp)
     return [
-        (t.cta.cluster.barrier_at(key[0], "mbarrier operation"), tuple(key[1:]), n, warps) for key, (n, warps) in groups.items()
+        (_barrier(t, int(key[0])), tuple(key[1:]), n, warps) for key, (n, warps) in groups.items()
     ]
 
 

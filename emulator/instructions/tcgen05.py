@@ -238,6 +238,7 @@ def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
         for name, o in operands:
             if o.low < POOL_BASE or o.high > POOL_BASE + c.dyn_bytes:
                 c.check_shared(o.low, o.high, f"tcgen05.mma operand {name}: read")
+            t.cta.machine.check_tile(t, o.low, o.high, f"tcgen05.mma operand {name}: read")
         _check_tmem(t, c, op.d & 0xFFFF, p.columns, "tcgen05.mma writes its accumulator to a part")
     hb = t.cta.cluster.hb
     if hb is None:
