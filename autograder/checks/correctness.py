@@ -9,8 +9,9 @@ from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
 
 STORES = ("st.global", "cp.async.bulk.tensor", "cp.async.bulk.global", "red.", "atom.")
-TMA_STORE = "cp.async.bulk.tensor.store"  # names a tensor map and no tensor
 FILLS = ("st.shared", "cp.async", "tcgen05.mma", "tcgen05.cp", "tcgen05.st", "wgmma.mma", "mma.", "stmatrix")
+TMA_STORE = "cp.async.bulk.tensor.store"  # names a tensor map and no tensor
+NO_FILLS = (TMA_STORE, "cp.async.bulk.commit", "cp.async.bulk.wait", "cp.async.commit", "cp.async.wait")
 
 
 @check
@@ -84,11 +85,13 @@ def suspects(outcome: Outcome, suspect: str) -> list[Location]:
     if suspect == "store":
         return stores
     if suspect == "coverage":
-        return outcome.around(outcome.lines_on_output() or stores) + outcome.lines_in_builder(r"\bT\.cta_id\(")
+        return outcome.around(outcome.lines_on_output() or stores) + outcome.lines_in_builder(
+            r"\bT\.cta_id\("
+        )
     if suspect == "cast":
         casts = outcome.lines_with(r"(?i)cast\(|cvt\.")
         return casts or outcome.lines_of("cvt") or outcome.lines_of("tcgen05.ld") + stores
-    fills = outcome.lines(lambda name, _: name.startswith(FILLS))
+    fills = outcome.lines(lambda name, _: name.startswith(FILLS) and not name.startswith(NO_FILLS))
     return fills or outcome.around(outcome.lines(lambda name, _: name in ("ld.global", "cvt"))) + stores
 
 

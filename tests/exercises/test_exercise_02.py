@@ -105,3 +105,16 @@ def test_a_proxy_fence_by_the_storing_thread_alone_costs_nothing(
         ("lint", "proxy.fence-by-another-thread")
     }
     np.testing.assert_array_equal(d, 2 * a)
+
+
+def test_a_missing_wait_at_the_end_costs_nothing(
+    solution_cell: Callable[[str], str], build: Callable[..., Any]
+) -> None:
+    """Kernels ship without it; the emulator says so, as lint, at the line of the store."""
+    source = solution_cell("exercise_02")
+    wait = 'T.ptx["cp.async.bulk.wait_group"](0)'
+    assert source.count(wait) == 1
+    a, d = tensors(6)
+    run = emulator.compile(build(source.replace(wait, "pass"), SHAPE), arch="sm_100a").run(a, d)
+    assert run.ok and {finding.code for finding in run.findings} == {"exit.bulk-store-pending"}
+    np.testing.assert_array_equal(d, 2 * a)

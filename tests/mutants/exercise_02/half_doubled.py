@@ -1,4 +1,4 @@
-# mutant: the tile is copied as it is
+# mutant: only the first 64 threads double their column
 # check: correctness
 # finding: -
 from tvm.script import tirx as T
@@ -61,8 +61,9 @@ def build_kernel(M, N):
                     )
 
             T.cuda.mbarrier_wait(loaded.ptr_to([stage]), (t // STAGES) % 2)
-            for r in T.serial(ROWS):
-                tile[stage, r, thread] = tile[stage, r, thread]  # <- here
+            if thread < 64:
+                for r in T.serial(ROWS):
+                    tile[stage, r, thread] = tile[stage, r, thread] * T.float16(2)  # <- here
 
             T.ptx["fence.proxy.async.shared::cta"]()
             T.cuda.cta_sync()
