@@ -131,7 +131,9 @@ class Record:
     compile_seconds: list[float] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     encoded: dict[int, emulator.HostTensorMap] = field(default_factory=dict)  # by address of the 128 bytes
-    in_memory: list[emulator.HostTensorMap] = field(default_factory=list)  # maps whose bytes a kernel reads from a tensor
+    in_memory: list[emulator.HostTensorMap] = field(
+        default_factory=list
+    )  # maps whose bytes a kernel reads from a tensor
 
 
 _VIEWS = {
@@ -163,7 +165,11 @@ class Executable:
 
     def __init__(self, module: Any, arch: str, record: Record) -> None:
         self.record, self.arch = record, arch
-        functions = {"main": module} if isinstance(module, tvm.tirx.PrimFunc) else {str(v.name_hint): f for v, f in module.functions.items()}
+        functions = (
+            {"main": module}
+            if isinstance(module, tvm.tirx.PrimFunc)
+            else {str(v.name_hint): f for v, f in module.functions.items()}
+        )
         self.kernels: dict[str, emulator.Kernel] = {}
         for name, function in functions.items():
             start = time.perf_counter()
@@ -201,7 +207,12 @@ class Executable:
 
         with torch._C.DisableTorchFunction():
             values = [self._argument(a) for a in args]
-        run = self.kernels[name].run(*values, check=self.record.check, tensor_maps=self.record.in_memory)
+        try:
+            run = self.kernels[name].run(*values, check=self.record.check, tensor_maps=self.record.in_memory)
+        except emulator.EmulatorError:
+            raise
+        except Exception as error:
+            raise KernelStopped(f"the emulator failed: {type(error).__name__}: {error}") from error
         self.record.runs.append(run)
         for f in run.findings:
             if f.data.get("stops_kernel") or f.code == "deadlock":
@@ -251,11 +262,34 @@ def _address(value: Any) -> int:
 def _driver_module(record: Record) -> types.ModuleType:
     """``cuda.bindings.driver`` as far as kernels use it: tensor maps whose bytes lie in device memory."""
     module = _PlaceholderModule("cuda.bindings.driver")
-    names = {"FLOAT16": "float16", "BFLOAT16": "bfloat16", "FLOAT32": "float32", "UINT8": "uint8", "INT32": "int32", "UINT16": "uint16"}
+    names = {
+        "FLOAT16": "float16",
+        "BFLOAT16": "bfloat16",
+        "FLOAT32": "float32",
+        "UINT8": "uint8",
+        "INT32": "int32",
+        "UINT16": "uint16",
+    }
     swizzles = {"NONE": 0, "32B": 1, "64B": 2, "128B": 3}
 
-    def encode(dtype: str, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any, interleave: int, swizzle: int, l2: int, fill: int) -> Any:
-        record.in_memory.append(_described(dtype, rank, _address(address), [*dims, *strides, *box, *steps, interleave, swizzle, l2, fill]))
+    def encode(
+        dtype: str,
+        rank: int,
+        address: int,
+        dims: Any,
+        strides: Any,
+        box: Any,
+        steps: Any,
+        interleave: int,
+        swizzle: int,
+        l2: int,
+        fill: int,
+    ) -> Any:
+        record.in_memory.append(
+            _described(
+                dtype, rank, _address(address), [*dims, *strides, *box, *steps, interleave, swizzle, l2, fill]
+            )
+        )
         return 0, types.SimpleNamespace(opaque=payload(len(record.in_memory) - 1))
 
     members: dict[str, Any] = {
@@ -271,7 +305,22 @@ def _driver_module(record: Record) -> types.ModuleType:
     return module
 
 
-_FACTORIES = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "empty_like", "zeros_like", "ones_like", "clone", "contiguous", "tensor", "arange"}
+_FACTORIES = {
+    "empty",
+    "zeros",
+    "ones",
+    "full",
+    "rand",
+    "randn",
+    "randint",
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "clone",
+    "contiguous",
+    "tensor",
+    "arange",
+}
 
 
 def _aligned(tensor: Any) -> Any:
@@ -279,7 +328,13 @@ def _aligned(tensor: Any) -> Any:
     import torch
 
     with torch._C.DisableTorchFunction():
-        if tensor.layout != torch.strided or tensor.storage_offset() or not tensor.numel() or tensor.data_ptr() % 256 == 0 or not tensor.is_contiguous():
+        if (
+            tensor.layout != torch.strided
+            or tensor.storage_offset()
+            or not tensor.numel()
+            or tensor.data_ptr() % 256 == 0
+            or not tensor.is_contiguous()
+        ):
             return tensor
         memory = torch.empty(tensor.nbytes + 256, dtype=torch.uint8)
         shift = -memory.data_ptr() % 256
@@ -301,7 +356,9 @@ def installed(arch: str, *, num_sms: int = 148, check: bool = True) -> Iterator[
     cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
 
     def is_cuda(value: Any) -> bool:
-        return (isinstance(value, str) and value.startswith("cuda")) or (isinstance(value, torch.device) and value.type == "cuda")
+        return (isinstance(value, str) and value.startswith("cuda")) or (
+            isinstance(value, torch.device) and value.type == "cuda"
+        )
 
     class OnCpu(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -340,7 +397,13 @@ def installed(arch: str, *, num_sms: int = 148, check: bool = True) -> Iterator[
         shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, L2_cache_size=132644864, warp_size=32,
         regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, uuid="emulated",
     )  # fmt: skip
-    stream = types.SimpleNamespace(cuda_stream=0, synchronize=lambda: None, wait_stream=lambda s: None, wait_event=lambda e: None, device=cuda)
+    stream = types.SimpleNamespace(
+        cuda_stream=0,
+        synchronize=lambda: None,
+        wait_stream=lambda s: None,
+        wait_event=lambda e: None,
+        device=cuda,
+    )
 
     class Event:
         def __init__(self, *a: Any, **k: Any) -> None: ...
@@ -379,8 +442,11 @@ def installed(arch: str, *, num_sms: int = 148, check: bool = True) -> Iterator[
         return Executable(module, wanted if wanted != "sm_50" else arch, record)
 
     tvm.compile = compile_here
+
     def encode_tiled(descriptor: Any, dtype: str, rank: int, address: Any, *fields: int) -> int:
-        record.encoded[_address(descriptor)] = _described(str(dtype), int(rank), _address(address), [int(f) for f in fields])
+        record.encoded[_address(descriptor)] = _described(
+            str(dtype), int(rank), _address(address), [int(f) for f in fields]
+        )
         return 0
 
     tvm.register_global_func("runtime.cuTensorMapEncodeTiled", encode_tiled, override=True)

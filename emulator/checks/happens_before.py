@@ -474,6 +474,10 @@ class ClusterOrder:
     def bulk_wait_group(self, w: int, lane: int | Iterable[int], n: int, read: bool, site: int = 0) -> None:
         """cp.async.bulk.wait_group[.read] ``n``: only the executing threads' own groups count."""
         found = False
+        if ("bulk", w) not in self.group_waiters and not any(k[:2] == ("bulk", w) for k in self.queues):
+            self.group_waiters.add(
+                ("bulk", w)
+            )  # waits before its first store: the pattern of a staged epilogue
         for one in (lane,) if isinstance(lane, int) else lane:
             queue = self.queues.get(("bulk", w, one))
             if queue is None:
