@@ -91,7 +91,7 @@ class Placeholder:
 
 
 class _PlaceholderModule(types.ModuleType):
-    __path__: list[str] = []
+    __path__: list[str] = []  # noqa: RUF012 - what makes a module a package
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__") and key.endswith("__"):

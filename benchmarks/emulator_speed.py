@@ -92,11 +92,15 @@ def foreign(python: str, program: str, *args: str) -> float:
     return float(done.stdout.split()[-1])
 
 
-def naive_gemm(size: int):  # noqa: ANN201
+def naive_gemm(size: int):
     from tvm.script import tirx as T
 
     @T.prim_func
-    def gemm(A: T.Buffer((size, size), "float32"), B: T.Buffer((size, size), "float32"), D: T.Buffer((size, size), "float32")):
+    def gemm(
+        A: T.Buffer((size, size), "float32"),
+        B: T.Buffer((size, size), "float32"),
+        D: T.Buffer((size, size), "float32"),
+    ):
         T.device_entry()
         bx = T.cta_id([size * size // 256])
         tx = T.thread_id([256])
@@ -111,7 +115,9 @@ def naive_gemm(size: int):  # noqa: ANN201
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", default=None, help="an interpreter with triton, torch and numba")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
@@ -160,7 +166,9 @@ def main() -> None:
         plain = medians[f"emulator, step 9, {size}"]
         print(f"full checking costs {medians[f'emulator, step 9, {size}, checked'] / plain:.2f} x at {size}")
         if f"Triton interpreter, {size}" in medians:
-            print(f"{medians[f'Triton interpreter, {size}'] / plain:.1f} times faster than Triton's interpreter at {size}")
+            print(
+                f"{medians[f'Triton interpreter, {size}'] / plain:.1f} times faster than Triton's interpreter at {size}"
+            )
     if "Numba CUDA simulator, naive 64" in medians:
         ratio = medians["Numba CUDA simulator, naive 64"] / medians["emulator, naive 64"]
         print(f"{ratio:.0f} times faster than Numba's CUDA simulator")

@@ -64,7 +64,13 @@ def run_kernel(name: str, config: dict[str, Any] | None = None, *, check: bool =
 
     kernel = kernel_index()[name]
     arch = kernel.runtime_cuda_archs[0]
-    out: dict[str, Any] = {"name": name, "category": kernel.category, "arch": arch, "status": "not-run", "why": ""}
+    out: dict[str, Any] = {
+        "name": name,
+        "category": kernel.category,
+        "arch": arch,
+        "status": "not-run",
+        "why": "",
+    }
     error: BaseException | None = None
     with cuda_on_cpu.installed(arch, num_sms=tirx_references.NUM_SMS.get(name, 148), check=check) as record:
         try:
@@ -75,7 +81,7 @@ def run_kernel(name: str, config: dict[str, Any] | None = None, *, check: bool =
             out["config"] = {k: v for k, v in config.items() if k != "label"}
             cuda_on_cpu.Placeholder.called.clear()
             module.run_test(**out["config"])
-        except BaseException as caught:  # noqa: BLE001 - the tests raise everything, SkipTest included
+        except BaseException as caught:
             error = caught
             out["traceback"] = traceback.format_exc()[-3000:]
     out |= {
@@ -105,9 +111,14 @@ def run_kernel(name: str, config: dict[str, Any] | None = None, *, check: bool =
         if isinstance(error, cuda_on_cpu.KernelStopped):
             out["status"] = "stopped"
         elif emulator_error is not None:
-            out["status"], out["why"] = "missing", f"{type(emulator_error).__name__}: {' '.join(str(emulator_error).split())[:400]}"
+            out["status"], out["why"] = (
+                "missing",
+                f"{type(emulator_error).__name__}: {' '.join(str(emulator_error).split())[:400]}",
+            )
         elif record.runs:
-            out["status"] = "wrong" if isinstance(error, AssertionError) and not out["placeholders"] else "unverified"
+            out["status"] = (
+                "wrong" if isinstance(error, AssertionError) and not out["placeholders"] else "unverified"
+            )
     return out
 
 
@@ -116,10 +127,12 @@ def _child(name: str, config: dict[str, Any] | None, check: bool, path: str) -> 
     Path(path).write_text(json.dumps(run_kernel(name, config, check=check), default=str))
 
 
-def run_all(names: list[str], *, jobs: int, timeout: float, check: bool, scratch: Path, report: Any = print) -> list[dict[str, Any]]:
+def run_all(
+    names: list[str], *, jobs: int, timeout: float, check: bool, scratch: Path, report: Any = print
+) -> list[dict[str, Any]]:
     """Run kernels in worker processes forked from this one, ``jobs`` at a time."""
     import torch
-    import torch.distributed.tensor  # noqa: F401 - torch.testing wants it; once here instead of in every worker
+    import torch.distributed.tensor
 
     import emulator.run  # noqa: F401
 
@@ -144,7 +157,12 @@ def run_all(names: list[str], *, jobs: int, timeout: float, check: bool, scratch
                 process.kill()
             process.join()
             del running[name]
-            result = {"name": name, "status": "timeout" if late else "not-run", "why": f"exit code {process.exitcode}", "findings": {}}
+            result = {
+                "name": name,
+                "status": "timeout" if late else "not-run",
+                "why": f"exit code {process.exitcode}",
+                "findings": {},
+            }
             if path.exists():
                 result = json.loads(path.read_text())
             result["wall_seconds"] = round(time.monotonic() - start, 1)
@@ -172,24 +190,33 @@ def markdown(results: list[dict[str, Any]]) -> str:
     for r in results:
         serious = sum(v for k, v in r["findings"].items() if not k.startswith("lint"))
         why = r["why"].replace("|", "\\|")[:160] if r["status"] not in ("correct", "unverified") else ""
-        rows.append(f"| `{r['name']}` | {r.get('arch', '')} | {WORDS[r['status']]} | {serious} | {r.get('seconds', 0):.2f} | {why} |")
+        rows.append(
+            f"| `{r['name']}` | {r.get('arch', '')} | {WORDS[r['status']]} | {serious} | {r.get('seconds', 0):.2f} | {why} |"
+        )
     return "\n".join(rows) + "\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kernels", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=300, help="seconds per kernel")
     parser.add_argument("--no-check", action="store_true", help="without race detection")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path, help="replace the table in this document (after the line '<!-- table -->')")
+    parser.add_argument(
+        "--markdown", type=Path, help="replace the table in this document (after the line '<!-- table -->')"
+    )
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/tirx_kernels"))
     args = parser.parse_args()
     try:
         from tirx_kernels.registry import kernel_index
     except ImportError:
-        print("the package tirx-kernels is not installed: pip install --no-deps tirx-kernels==0.1.2.post1", file=sys.stderr)
+        print(
+            "the package tirx-kernels is not installed: pip install --no-deps tirx-kernels==0.1.2.post1",
+            file=sys.stderr,
+        )
         return 2
     known = kernel_index()
     unknown = [n for n in args.kernels if n not in known]
@@ -198,11 +225,22 @@ def main() -> int:
         return 2
     names = args.kernels or sorted(known)
     report = lambda text: print(text, flush=True)  # noqa: E731
-    results = run_all(names, jobs=args.jobs, timeout=args.timeout, check=not args.no_check, scratch=args.scratch, report=report)
+    results = run_all(
+        names,
+        jobs=args.jobs,
+        timeout=args.timeout,
+        check=not args.no_check,
+        scratch=args.scratch,
+        report=report,
+    )
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
     if args.markdown:
-        head = args.markdown.read_text().split("<!-- table -->")[0] if args.markdown.exists() else "# Kernels of tirx-kernels\n\n"
+        head = (
+            args.markdown.read_text().split("<!-- table -->")[0]
+            if args.markdown.exists()
+            else "# Kernels of tirx-kernels\n\n"
+        )
         args.markdown.write_text(head + "<!-- table -->\n\n" + markdown(results))
     for status, words in WORDS.items():
         print(f"{sum(r['status'] == status for r in results):4d} {words}")

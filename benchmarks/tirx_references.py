@@ -16,8 +16,21 @@ import torch.nn.functional as F
 
 SMALL: dict[str, dict[str, Any]] = {
     "rmsnorm": {"hidden_size": 4096, "batch_size": 4},
-    "flash_attention4": {"batch_size": 1, "seq_len": 512, "num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 128, "is_causal": True},
-    "flash_attention_backward_sm100": {"batch_size": 1, "seq_len": 256, "num_heads": 2, "head_dim": 128, "is_causal": True},
+    "flash_attention4": {
+        "batch_size": 1,
+        "seq_len": 512,
+        "num_qo_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 128,
+        "is_causal": True,
+    },
+    "flash_attention_backward_sm100": {
+        "batch_size": 1,
+        "seq_len": 256,
+        "num_heads": 2,
+        "head_dim": 128,
+        "is_causal": True,
+    },
     "fp16_bf16_gemm": {"dtype": "fp16", "M": 1024, "N": 1024, "K": 256},
     "act_and_mul": {"act": "silu", "dtype": "float16", "d": 1024, "num_tokens": 16},
 }
@@ -40,7 +53,9 @@ def _norm_module(public: Any, norm: Any) -> None:
         return out
 
     def plain(gemma: bool) -> Callable[..., Any]:
-        def api(x: Any, weight: Any, eps: float = 1e-6, out: Any = None, enable_pdl: Any = None, **_: Any) -> Any:
+        def api(
+            x: Any, weight: Any, eps: float = 1e-6, out: Any = None, enable_pdl: Any = None, **_: Any
+        ) -> Any:
             cute = norm.qk_rmsnorm_cute if x.dim() == 3 else norm.rmsnorm_cute
             return cute(x, weight, eps, out, 1.0 if gemma else 0.0)
 
@@ -72,7 +87,9 @@ def _norm_module(public: Any, norm: Any) -> None:
         residual.copy_(total.to(residual.dtype))
         to_fp8(rms_norm(total, weight, eps) / scale.float(), out)
 
-    def layer_norm(out: Any, x: Any, gamma: Any, beta: Any, eps: float = 1e-6, enable_pdl: Any = None) -> None:
+    def layer_norm(
+        out: Any, x: Any, gamma: Any, beta: Any, eps: float = 1e-6, enable_pdl: Any = None
+    ) -> None:
         out.copy_(F.layer_norm(x.float(), x.shape[-1:], gamma.float(), beta.float(), eps).to(out.dtype))
 
     norm._use_cuda_norm = lambda device: False
@@ -83,8 +100,12 @@ def _norm_module(public: Any, norm: Any) -> None:
     norm.gemma_rmsnorm = public.gemma_rmsnorm = plain(True)
     norm.fused_add_rmsnorm = public.fused_add_rmsnorm = fused(False)
     norm.gemma_fused_add_rmsnorm = public.gemma_fused_add_rmsnorm = fused(True)
-    norm.rmsnorm_quant = lambda out, x, w, s, eps=1e-6, enable_pdl=None: norm.rmsnorm_quant_cute(out, x, w, s, eps)
-    norm.fused_add_rmsnorm_quant = lambda out, x, r, w, s, eps=1e-6, enable_pdl=None: norm.fused_add_rmsnorm_quant_cute(out, x, r, w, s, eps)
+    norm.rmsnorm_quant = lambda out, x, w, s, eps=1e-6, enable_pdl=None: norm.rmsnorm_quant_cute(
+        out, x, w, s, eps
+    )
+    norm.fused_add_rmsnorm_quant = lambda out, x, r, w, s, eps=1e-6, enable_pdl=None: (
+        norm.fused_add_rmsnorm_quant_cute(out, x, r, w, s, eps)
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- quantization
@@ -132,7 +153,11 @@ def nvfp4(x: Any, global_scale: Any) -> tuple[Any, Any]:
     """(packed codes, e4m3 scale bytes) of blocks of 16."""
     x = x.float()
     blocks = x.reshape(x.shape[0], -1, 16)
-    scale = (float(global_scale) * (blocks.abs().amax(-1) * torch.tensor(1.0 / 6.0))).clamp(max=448.0).to(torch.float8_e4m3fn)
+    scale = (
+        (float(global_scale) * (blocks.abs().amax(-1) * torch.tensor(1.0 / 6.0)))
+        .clamp(max=448.0)
+        .to(torch.float8_e4m3fn)
+    )
     inverse = torch.where(scale.float() == 0, 0.0, 1.0 / (scale.float() * (1.0 / float(global_scale))))
     return pack_fp4(to_e2m1(blocks * inverse[..., None]).reshape(x.shape[0], -1)), scale.view(torch.uint8)
 
@@ -165,19 +190,29 @@ def _quantization_module(public: Any, quantization: Any, enums: Any) -> None:
     class SfLayout:
         layout_linear, layout_128x4, layout_8x4 = "linear", "128x4", "8x4"
 
-    def nvfp4_quantize(a: Any, gs: Any, sfLayout: Any = "128x4", do_shuffle: bool = False, **_: Any) -> Any:  # noqa: N803
+    def nvfp4_quantize(a: Any, gs: Any, sfLayout: Any = "128x4", do_shuffle: bool = False, **_: Any) -> Any:
         codes, scales = nvfp4(a, gs)
         return codes, swizzle_scales(scales, sfLayout)
 
-    def silu_nvfp4(a: Any, gs: Any, is_sf_swizzled_layout: bool = True, is_sf_8x4_layout: bool = False, **_: Any) -> Any:
+    def silu_nvfp4(
+        a: Any, gs: Any, is_sf_swizzled_layout: bool = True, is_sf_8x4_layout: bool = False, **_: Any
+    ) -> Any:
         half = a.shape[-1] // 2
         gated = (F.silu(a[:, :half].float()) * a[:, half:].float()).to(a.dtype)
         return nvfp4_quantize(gated, gs, _layout(None, is_sf_swizzled_layout, is_sf_8x4_layout))
 
     def mx(function: Callable[..., Any]) -> Callable[..., Any]:
-        def quantize(a: Any, is_sf_swizzled_layout: Any = None, sf_swizzle_layout: Any = None, sfLayout: Any = None, **_: Any) -> Any:  # noqa: N803
+        def quantize(
+            a: Any,
+            is_sf_swizzled_layout: Any = None,
+            sf_swizzle_layout: Any = None,
+            sfLayout: Any = None,
+            **_: Any,
+        ) -> Any:
             codes, scales = function(a)
-            return codes, swizzle_scales(scales, _layout(sf_swizzle_layout or sfLayout, is_sf_swizzled_layout))
+            return codes, swizzle_scales(
+                scales, _layout(sf_swizzle_layout or sfLayout, is_sf_swizzled_layout)
+            )
 
         return quantize
 
@@ -190,20 +225,36 @@ def _quantization_module(public: Any, quantization: Any, enums: Any) -> None:
 # --------------------------------------------------------------------------------------------------------- attention
 
 
-def attention(q: Any, k: Any, v: Any, softmax_scale: float | None = None, causal: bool = False, **_: Any) -> tuple[Any, Any]:
+def attention(
+    q: Any, k: Any, v: Any, softmax_scale: float | None = None, causal: bool = False, **_: Any
+) -> tuple[Any, Any]:
     """Attention over [batch, sequence, heads, dim] with grouped key heads; (output, log-sum-exp [batch, heads, sequence])."""
     scale = softmax_scale if softmax_scale is not None else 1 / math.sqrt(q.shape[-1])
     group = q.shape[2] // k.shape[2]
-    qf, kf, vf = (t.float().transpose(1, 2) for t in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+    qf, kf, vf = (
+        t.float().transpose(1, 2) for t in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2))
+    )
     scores = qf @ kf.transpose(-1, -2) * scale
     if causal:
         rows, columns = scores.shape[-2:]
-        scores = scores.masked_fill(torch.ones(rows, columns, dtype=torch.bool).triu(columns - rows + 1), -math.inf)
+        scores = scores.masked_fill(
+            torch.ones(rows, columns, dtype=torch.bool).triu(columns - rows + 1), -math.inf
+        )
     lse = scores.logsumexp(-1)
     return (torch.softmax(scores, -1) @ vf).transpose(1, 2).contiguous().to(q.dtype), lse
 
 
-def attention_backward(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, softmax_scale: Any = None, causal: bool = False, **_: Any) -> Any:
+def attention_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    dout: Any,
+    lse: Any,
+    softmax_scale: Any = None,
+    causal: bool = False,
+    **_: Any,
+) -> Any:
     qf, kf, vf = (t.detach().float().requires_grad_() for t in (q, k, v))
     with torch.enable_grad():
         value, _lse = attention(qf, kf, vf, softmax_scale, causal)
@@ -267,7 +318,11 @@ def selective_state_update(
                 y = y * F.silu(z[i, t].float())
             result[i, t].copy_(y.to(result.dtype))
         if not disable_state_update and slot != pad_slot_id:
-            destination = slot if dst_state_batch_indices is None else int(dst_state_batch_indices.reshape(batch, -1)[i, 0])
+            destination = (
+                slot
+                if dst_state_batch_indices is None
+                else int(dst_state_batch_indices.reshape(batch, -1)[i, 0])
+            )
             if destination != pad_slot_id:
                 state[destination].copy_(h.to(state.dtype))
     return result[:, 0] if single and out is None else out if out is not None else result
@@ -287,7 +342,12 @@ def _cast_fp8(x: Any, block_rows: int, gran_k: int) -> tuple[Any, Any]:
     padded[:m, :k] = x.float()
     blocks = padded.view(padded.shape[0] // block_rows, block_rows, padded.shape[1] // gran_k, gran_k)
     scale = from_ue8m0(ue8m0(blocks.abs().amax((1, 3)).clamp(min=1e-4) / 448.0))
-    values = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn).view(torch.uint8).view(padded.shape)[:m, :k]
+    values = (
+        (blocks / scale[:, None, :, None])
+        .to(torch.float8_e4m3fn)
+        .view(torch.uint8)
+        .view(padded.shape)[:m, :k]
+    )
     return values.contiguous().view(torch.float8_e4m3fn), scale
 
 
@@ -369,7 +429,10 @@ def cluster_top_k(data: Any, out: Any) -> None:
 
 # The tests' own float32 result in place of the library's: the kernel is then compared with the former alone.
 OWN_REFERENCE: dict[str, tuple[str, Callable[..., Any]]] = {
-    "deepgemm_sm100_tf32_hc_prenorm_gemm": ("_run_deepgemm_hc", lambda data: (data["reference_d"], data["reference_sqr"])),
+    "deepgemm_sm100_tf32_hc_prenorm_gemm": (
+        "_run_deepgemm_hc",
+        lambda data: (data["reference_d"], data["reference_sqr"]),
+    ),
     "deepgemm_sm100_fp8_mqa_logits": ("_run_deepgemm_mqa", lambda data, clean_logits: data["reference"]),
     "radix_topk_multi_cta": ("run_reference", top_k),
     "radix_topk_single_cta": ("run_reference", top_k),
@@ -397,7 +460,11 @@ def install(name: str, module: Any) -> None:
     _norm_module(flashinfer, _module("flashinfer.norm"))
     _quantization_module(flashinfer, _module("flashinfer.quantization"), _module("flashinfer.tllm_enums"))
     activation = _module("flashinfer.activation")
-    for key, act in {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}.items():
+    for key, act in {
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    }.items():
 
         def and_mul(x: Any, out: Any = None, enable_pdl: Any = None, act: Any = act) -> Any:
             half = x.shape[-1] // 2
@@ -410,7 +477,11 @@ def install(name: str, module: Any) -> None:
     interface._flash_attn_fwd, interface._flash_attn_bwd = attention, attention_backward
     deep_gemm = _module("deep_gemm")
     casts = _module("deep_gemm.utils.math")
-    casts.per_token_cast_to_fp8, casts.per_block_cast_to_fp8, casts.per_channel_cast_to_fp8 = per_token_cast_to_fp8, per_block_cast_to_fp8, per_channel_cast_to_fp8
+    casts.per_token_cast_to_fp8, casts.per_block_cast_to_fp8, casts.per_channel_cast_to_fp8 = (
+        per_token_cast_to_fp8,
+        per_block_cast_to_fp8,
+        per_channel_cast_to_fp8,
+    )
     casts.ceil_div, casts.align = lambda a, b: -(-a // b), _align
     deep_gemm.transform_sf_into_required_layout = transform_sf
     deep_gemm.set_mk_alignment_for_contiguous_layout = lambda n: None

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from emulator.checks.findings import Finding, SourceLocation
     from emulator.errors import DeviceFault, EmulatorError, LaunchError, LoweringError, UnsupportedInstruction
-    from emulator.host import HostTensorMap
     from emulator.explore import Exploration, explore
+    from emulator.host import HostTensorMap
     from emulator.run import Access, Kernel, Run, compile, run
     from emulator.translate import Operation
 

@@ -41,7 +41,9 @@ class Exploration:
 _ORDER = {"error": 0, "race": 1, "lint": 2}
 
 
-def explore(kernel: Any, *tensors: Any, schedules: int = 100, seed: int = 0, stop: bool = False, arch: str = "sm_100a") -> Exploration:
+def explore(
+    kernel: Any, *tensors: Any, schedules: int = 100, seed: int = 0, stop: bool = False, arch: str = "sm_100a"
+) -> Exploration:
     """Run ``kernel`` under ``schedules`` schedules: late, eager, then random ones with seeds ``seed``, ``seed + 1`` ...
 
     Args:

@@ -6,6 +6,7 @@ error messages a user of the compiled module would see.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,13 @@ from emulator.machine.tensor_map import TensorMap
 _KIND = {"i": 0, "u": 1, "f": 2, "b": 6}
 _TENSOR_TYPE_INDEX = 70
 _OPAQUE_POINTER = 4
-_VALUED_LAUNCH_PARAMS = ("blockIdx", "threadIdx", "clusterCtaIdx", "preferredClusterCtaIdx", "tirx.use_dyn_shared_memory")
+_VALUED_LAUNCH_PARAMS = (
+    "blockIdx",
+    "threadIdx",
+    "clusterCtaIdx",
+    "preferredClusterCtaIdx",
+    "tirx.use_dyn_shared_memory",
+)
 # CUtensorMapDataType values that TVM's encoder accepts in place of the tensor's own type.
 FORCED_TYPES = {11: "tfloat32", 13: "16u4_align8b", 14: "16u4_align16b", 15: "16u6_align16b"}
 
@@ -146,7 +153,9 @@ class Host:
             for part in node.message_parts:
                 text = str(part.value) if hasattr(part, "value") else str(part)
                 if text.startswith(self.lowered.name + "(") and text.endswith(")"):
-                    return [p.split(":")[0].strip() for p in _split_top(text[len(self.lowered.name) + 1 : -1])]
+                    return [
+                        p.split(":")[0].strip() for p in _split_top(text[len(self.lowered.name) + 1 : -1])
+                    ]
         return []
 
     def run(self) -> list[Launch]:
@@ -160,10 +169,8 @@ class Host:
         values = [None, _Args(self.tensors), len(self.tensors), None]
         for p, v in zip(params, values, strict=False):
             self.env[p] = v
-        try:
+        with contextlib.suppress(_Return):
             self.stmt(f.body)
-        except _Return:
-            pass
         return self.launches
 
     # ------------------------------------------------------------------------------------------ statements
@@ -279,7 +286,11 @@ class Host:
             if kind == 13:
                 if isinstance(value, BoundTensorMap):
                     return _OPAQUE_POINTER
-                return _TENSOR_TYPE_INDEX if isinstance(value, np.ndarray) else (1 if isinstance(value, (int, np.integer)) else 3)
+                return (
+                    _TENSOR_TYPE_INDEX
+                    if isinstance(value, np.ndarray)
+                    else (1 if isinstance(value, (int, np.integer)) else 3)
+                )
             return _Handle(self, index) if isinstance(value, np.ndarray) else value
         if isinstance(obj, _Handle):
             a = obj.array
@@ -312,7 +323,9 @@ class Host:
                 continue
             elif tag == "tirx.use_dyn_shared_memory":
                 smem = value
-        self.launches.append(Launch(kernel, args, tuple(grid), block[0] * block[1] * block[2], tuple(cluster), smem))  # type: ignore[arg-type]
+        self.launches.append(
+            Launch(kernel, args, tuple(grid), block[0] * block[1] * block[2], tuple(cluster), smem)
+        )  # type: ignore[arg-type]
 
     def argument(self, e: Any) -> Any:
         key = e.args[0] if type(e).__name__ == "Call" and str(e.op.name).endswith("address_of") else e
@@ -338,16 +351,27 @@ class Host:
         interleave, swizzle, _l2, oob_fill, *force = (int(v) for v in fields[count:])
         if force:
             dtype = FORCED_TYPES.get(force[0], dtype)
-        self.add_tensor_map(args[1], str(dtype), int(rank), pointer, [int(v) for v in fields[:count]], (interleave, swizzle, oob_fill))
+        self.add_tensor_map(
+            args[1],
+            str(dtype),
+            int(rank),
+            pointer,
+            [int(v) for v in fields[:count]],
+            (interleave, swizzle, oob_fill),
+        )
 
-    def add_tensor_map(self, key: Any, dtype: str, rank: int, pointer: Any, numbers: list[int], modes: tuple[int, int, int]) -> None:
+    def add_tensor_map(
+        self, key: Any, dtype: str, rank: int, pointer: Any, numbers: list[int], modes: tuple[int, int, int]
+    ) -> None:
         """Enter a map: ``numbers`` are dims, byte strides, box and element strides; ``modes`` interleave, swizzle and fill."""
         if type(key).__name__ == "Call":
             key = key.args[0]
         if type(key).__name__ == "TensorLoad":
             key = key.source
         name = str(getattr(key, "name", "tensor map"))
-        segment = next((g for g in self.memory.segments if g.base <= int(pointer) < g.base + max(1, g.nbytes)), None)
+        segment = next(
+            (g for g in self.memory.segments if g.base <= int(pointer) < g.base + max(1, g.nbytes)), None
+        )
         if segment is None:
             raise LaunchError(f"tensor map `{name}` points outside every tensor")
         map_ = tensor_map(dtype, rank, numbers, modes, int(pointer) - segment.base, name)
@@ -357,7 +381,9 @@ class Host:
         self.maps[key] = self.env[key] = BoundTensorMap(map_, segment)
 
 
-def tensor_map(dtype: str, rank: int, numbers: list[int], modes: tuple[int, int, int], base: int, name: str) -> TensorMap:
+def tensor_map(
+    dtype: str, rank: int, numbers: list[int], modes: tuple[int, int, int], base: int, name: str
+) -> TensorMap:
     """A map from the operands of ``cuTensorMapEncodeTiled``: dims, strides (bytes), box, element strides; interleave, swizzle, fill."""
     return TensorMap(
         dtype, tuple(numbers[:rank]), tuple(numbers[rank : 2 * rank - 1]), tuple(numbers[2 * rank - 1 : 3 * rank - 1]),
@@ -384,7 +410,9 @@ class HostPlan:
         """
         if any(isinstance(t, HostTensorMap) for t in tensors):
             return Host(self.lowered, tensors, memory).run()
-        key = tuple((t.shape, t.dtype.name) if isinstance(t, np.ndarray) else (type(t).__name__, t) for t in tensors)
+        key = tuple(
+            (t.shape, t.dtype.name) if isinstance(t, np.ndarray) else (type(t).__name__, t) for t in tensors
+        )
         found = self.known.get(key)
         if found is None:
             host = Host(self.lowered, tensors, memory)

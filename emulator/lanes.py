@@ -234,7 +234,11 @@ def shr(x: Value, n: Value, bits: int, signed: bool) -> Value:
     """Arithmetic (signed) or logical shift right; amounts of ``bits`` and more give 0 or the sign."""
     if isinstance(x, ndarray) or isinstance(n, ndarray):
         if bits == 64 and not signed:
-            return np.where(np.asarray(n) < 64, np.asarray(x).astype(u64) >> np.minimum(np.asarray(n), 63).astype(u64), u64(0))
+            return np.where(
+                np.asarray(n) < 64,
+                np.asarray(x).astype(u64) >> np.minimum(np.asarray(n), 63).astype(u64),
+                u64(0),
+            )
         return np.asarray(x, dtype=i64) >> (np.minimum(n, 63) if isinstance(n, ndarray) else min(n, 63))
     return x >> n
 
@@ -257,7 +261,11 @@ def put(x: Value, lane: int, new: Value, count: int) -> Value:
         if x is new or (type(x) is type(new) and x == new):
             return x
         kind: Any = type(new) if isinstance(new, np.floating) else (bool if isinstance(new, bool) else i64)
-        if isinstance(new, int) and not isinstance(new, bool) and (new >> 63 or (isinstance(x, int) and x >> 63)):
+        if (
+            isinstance(new, int)
+            and not isinstance(new, bool)
+            and (new >> 63 or (isinstance(x, int) and x >> 63))
+        ):
             kind = u64
             x = int(x) & 0xFFFFFFFFFFFFFFFF
         x = np.full(count, x, dtype=kind)

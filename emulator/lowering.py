@@ -214,7 +214,11 @@ def keep_barrier_names() -> None:
 
     def name_value(prefix: str, value: Any, *state: Any) -> None:
         name_all(prefix, value, *state)
-        if isinstance(value, MBarrier) and getattr(value, "_tirx_meta_name", None) == prefix and value._remote_cta_id is None:
+        if (
+            isinstance(value, MBarrier)
+            and getattr(value, "_tirx_meta_name", None) == prefix
+            and value._remote_cta_id is None
+        ):
             IRBuilder.name(prefix, value.buf)  # `full`, not `full_buf`
 
     ir._name_meta_value = name_value
@@ -290,7 +294,11 @@ def _declared_buffers(func: Any) -> tuple[list[NamedRange], list[tuple[str, int 
             first = _const(ty.elem_offset)
             if first is not None and type(node.data).__name__ == "Call":
                 start = first * bits // 8
-                smem.append(NamedRange(str(node.buffer.name), start, start + max(1, count * bits // 8), str(ty.dtype), shape))
+                smem.append(
+                    NamedRange(
+                        str(node.buffer.name), start, start + max(1, count * bits // 8), str(ty.dtype), shape
+                    )
+                )
         elif scope == "tmem":
             addr = _const(ty.allocated_addr[0]) if len(ty.allocated_addr) else None
             columns = max(1, (count * bits // 32) // 128) if len(shape) else 1
@@ -311,7 +319,9 @@ def _dispatch_reasons(text: str) -> str:
             reasons[variant] = re.sub(r"^\w+ [\u2014-] (\w+(Error|Exception|Fail\w*): )?", "", cells[1])
     if not reasons:
         return text.strip().splitlines()[0] if text.strip() else "no reason given"
-    return "; ".join(f"{reason}" if len(reasons) == 1 else f"{name}: {reason}" for name, reason in reasons.items())
+    return "; ".join(
+        f"{reason}" if len(reasons) == 1 else f"{name}: {reason}" for name, reason in reasons.items()
+    )
 
 
 def _diagnose(error: BaseException) -> tuple[str, SourceLocation | None]:
@@ -322,7 +332,10 @@ def _diagnose(error: BaseException) -> tuple[str, SourceLocation | None]:
         location, op, inner = _LAST_DISPATCH[-1]
         return f"TVM cannot lower `{op.rsplit('.', 1)[-1]}` here: {_dispatch_reasons(str(inner))}", location
     lines = [ln for ln in text.splitlines() if ln.strip()]
-    message = next((ln for ln in reversed(lines) if "Error" in ln or "Check failed" in ln), lines[-1] if lines else type(error).__name__)
+    message = next(
+        (ln for ln in reversed(lines) if "Error" in ln or "Check failed" in ln),
+        lines[-1] if lines else type(error).__name__,
+    )
     return f"TVM rejected the kernel: {message.strip()}", location
 
 
@@ -350,7 +363,7 @@ def lower(func: Any, arch: str = "sm_100a") -> Lowered:
         message, location = _diagnose(error)
         raise LoweringError(message, location) from error
     host, devices = None, {}
-    for var, fn in module.functions.items():
+    for fn in module.functions.values():
         if int(fn.attrs["calling_conv"]) == 2:
             devices[str(fn.attrs["global_symbol"])] = fn
         else:

@@ -121,7 +121,9 @@ class Kernel:
         from emulator.lowering import walk
 
         for node in walk(self.lowered.host.body):
-            if type(node).__name__ == "Call" and str(getattr(node.op, "name", "")).endswith("call_ffi_kernel"):
+            if type(node).__name__ == "Call" and str(getattr(node.op, "name", "")).endswith(
+                "call_ffi_kernel"
+            ):
                 probe = Host(self.lowered, [], GlobalMemory())
                 try:
                     params = [str(p) for p in node.attrs.launch_params]
@@ -174,7 +176,16 @@ class Kernel:
             try:
                 with _quiet():
                     self._launch_all(
-                        arrays, log, counters, seed, schedule, check, numerics, fine_now, accesses if profile else None, tensor_maps
+                        arrays,
+                        log,
+                        counters,
+                        seed,
+                        schedule,
+                        check,
+                        numerics,
+                        fine_now,
+                        accesses if profile else None,
+                        tensor_maps,
                     )
                 break
             except NeedsFinerStrands:
@@ -209,7 +220,10 @@ class Kernel:
 
             program = self.programs[launches[0].kernel]
             checker = RaceDetector(
-                log, name_of=lambda space, index, byte: box[-1].name_of(space, index, byte), smem_granule=program.smem_access, uninitialised="error"
+                log,
+                name_of=lambda space, index, byte: box[-1].name_of(space, index, byte),
+                smem_granule=program.smem_access,
+                uninitialised="error",
             )
             written: dict[int, bool] = {}
             for launch in launches:
@@ -218,7 +232,9 @@ class Kernel:
             for bound in memory.tensor_maps:
                 written[bound.segment.index] = True
             for segment in memory.segments:
-                checker.add_global(segment.nbytes, _granule(segment.array), name=segment.name, written=written[segment.index])
+                checker.add_global(
+                    segment.nbytes, _granule(segment.array), name=segment.name, written=written[segment.index]
+                )
         for k, launch in enumerate(launches):
             program = self.programs[launch.kernel]
             _check_launch(launch, program)
@@ -301,7 +317,9 @@ def _written(memory: GlobalMemory, launch: Launch, program: Program) -> dict[int
     return out
 
 
-def _collect_accesses(machine: Machine, log: FindingLog, accesses: list[Access], counters: dict[str, int]) -> None:
+def _collect_accesses(
+    machine: Machine, log: FindingLog, accesses: list[Access], counters: dict[str, int]
+) -> None:
     """Turn the statistics of a launch into :class:`Access` rows, counters and lint."""
     statistics = machine.statistics
     for space, table in (("shared", statistics.shared), ("global", statistics.global_)):
@@ -310,7 +328,17 @@ def _collect_accesses(machine: Machine, log: FindingLog, accesses: list[Access],
         for site, totals in table.items():
             location, write = machine.location(site // 2), bool(site % 2)
             old = merged.get((location, write))
-            row = Access(location, space, write, totals.requests, totals.passes, totals.ideal, totals.degree, totals.bank, totals.lanes)
+            row = Access(
+                location,
+                space,
+                write,
+                totals.requests,
+                totals.passes,
+                totals.ideal,
+                totals.degree,
+                totals.bank,
+                totals.lanes,
+            )
             if old is not None:
                 worst = max(row, old, key=lambda a: a.degree)
                 row = Access(
@@ -352,7 +380,9 @@ def _as_argument(index: int, value: Any) -> Any:
 def _check_launch(launch: Launch, program: Program) -> None:
     smem = launch.smem_bytes + program.static_smem
     if smem > SMEM_LIMIT:
-        raise LaunchError(f"the kernel asks for {smem} bytes of shared memory per CTA; an SM gives at most {SMEM_LIMIT} (227 KiB)")
+        raise LaunchError(
+            f"the kernel asks for {smem} bytes of shared memory per CTA; an SM gives at most {SMEM_LIMIT} (227 KiB)"
+        )
     if launch.block > 1024 or launch.block < 1:
         raise LaunchError(f"the kernel asks for {launch.block} threads per CTA; the limit is 1024")
     ctas = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
@@ -360,10 +390,12 @@ def _check_launch(launch: Launch, program: Program) -> None:
         raise LaunchError(f"a cluster of {ctas} CTAs is too large; the limit is 16 (8 portable)")
     for g, c, axis in zip(launch.grid, launch.cluster, "xyz", strict=True):
         if g % c:
-            raise LaunchError(f"the grid has {g} CTAs in {axis}, which is not a multiple of the cluster's {c}")
+            raise LaunchError(
+                f"the grid has {g} CTAs in {axis}, which is not a multiple of the cluster's {c}"
+            )
 
 
-def compile(prim_func: Any, arch: str = "sm_100a") -> Kernel:  # noqa: A001 - the public name
+def compile(prim_func: Any, arch: str = "sm_100a") -> Kernel:
     """Lower and translate a kernel.
 
     Raises:
@@ -374,7 +406,15 @@ def compile(prim_func: Any, arch: str = "sm_100a") -> Kernel:  # noqa: A001 - th
 
 
 def run(
-    prim_func: Any, *tensors: Any, arch: str = "sm_100a", seed: int = 0, schedule: str = "late", check: bool = True, numerics: str = "fast"
+    prim_func: Any,
+    *tensors: Any,
+    arch: str = "sm_100a",
+    seed: int = 0,
+    schedule: str = "late",
+    check: bool = True,
+    numerics: str = "fast",
 ) -> Run:
     """Compile and run; see :meth:`Kernel.run`."""
-    return compile(prim_func, arch).run(*tensors, seed=seed, schedule=schedule, check=check, numerics=numerics)
+    return compile(prim_func, arch).run(
+        *tensors, seed=seed, schedule=schedule, check=check, numerics=numerics
+    )

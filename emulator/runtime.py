@@ -17,6 +17,8 @@ from emulator.scheduler import Wait
 from emulator.threads import Threads
 
 ndarray = np.ndarray
+
+
 class _DtypeTable(dict[str, np.dtype[Any]]):
     """TIR dtype -> NumPy storage dtype, filled on demand."""
 
@@ -140,12 +142,23 @@ def storable(value: Any, dtype: str) -> Any:
 def register_bits(group: Any) -> Any:
     """Destination registers of one instruction as ``uint32[n, L]`` bits; 4-byte registers only."""
     if isinstance(group, ndarray):
-        return group if group.dtype == np.uint32 else group.view(np.uint32) if group.dtype.itemsize == 4 else group.astype(np.uint32)
-    rows = [r.view(np.uint32) if getattr(r, "dtype", None) in (np.float32, np.int32) else storable(r, "uint32") for r in group]
+        return (
+            group
+            if group.dtype == np.uint32
+            else group.view(np.uint32)
+            if group.dtype.itemsize == 4
+            else group.astype(np.uint32)
+        )
+    rows = [
+        r.view(np.uint32) if getattr(r, "dtype", None) in (np.float32, np.int32) else storable(r, "uint32")
+        for r in group
+    ]
     lanes_ = max((len(r) for r in rows if isinstance(r, ndarray) and r.ndim), default=0)
     if not lanes_:
         return np.array(rows, dtype=np.uint32)
-    return np.stack([r if isinstance(r, ndarray) and r.ndim else np.full(lanes_, r, dtype=np.uint32) for r in rows])
+    return np.stack(
+        [r if isinstance(r, ndarray) and r.ndim else np.full(lanes_, r, dtype=np.uint32) for r in rows]
+    )
 
 
 _REGISTER_FLOATS = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "f64": np.dtype(np.float64)}
@@ -268,7 +281,12 @@ def shared_offsets(t: Threads, address: Any, size: int, what: str, indexed: bool
     if t.cta.cluster.hb is not None:
         t.cta.machine.check_view(t, lo, hi + size, what, "error" if indexed else "lint")
     if bad:
-        raise DeviceFault("smem.misaligned", f"{what} of {size} bytes at a shared address that is not a multiple of {size}", f"{size}-byte accesses need {size}-byte aligned addresses", site=t.site)
+        raise DeviceFault(
+            "smem.misaligned",
+            f"{what} of {size} bytes at a shared address that is not a multiple of {size}",
+            f"{size}-byte accesses need {size}-byte aligned addresses",
+            site=t.site,
+        )
     return address
 
 
@@ -302,7 +320,9 @@ def st_shared(t: Threads, dtype: str, address: Any, value: Any) -> None:
         hb.smem_write(t.hb_lanes(), t.cta.rank, active, size, t.rd_site)
     if t.cta.machine.statistics is not None:
         count_access(t, True, active, size, True)
-    t.cta.view(np_type)[active // size] = from_lanes(t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type)
+    t.cta.view(np_type)[active // size] = from_lanes(
+        t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type
+    )
     t.cta.machine.progress += 1
 
 
@@ -319,7 +339,12 @@ def remote(t: Threads, address: Any) -> Any:
         low, high = int(address.min()), int(address.max())
         cta, _ = t.cta.cluster.resolve(low, "access")
         if low >> RANK_SHIFT != high >> RANK_SHIFT:
-            raise DeviceFault("smem.mixed-ranks", "lanes of one instruction access the shared memory of different CTAs", "the emulator needs one CTA rank per instruction", site=t.site)
+            raise DeviceFault(
+                "smem.mixed-ranks",
+                "lanes of one instruction access the shared memory of different CTAs",
+                "the emulator needs one CTA rank per instruction",
+                site=t.site,
+            )
         return cta, address & OFFSET_MASK
     return t.cta.cluster.resolve(int(address), "access")
 
@@ -347,7 +372,9 @@ def count_access(t: Threads, shared: bool, offsets: Any, size: int, write: bool)
             statistics.add_global(site, offsets[mine], size)
 
 
-def access(t: Threads, np_type: np.dtype, pointer: Any, space: str, write: bool, atomic: bool = False) -> tuple[ndarray, Any, Any]:
+def access(
+    t: Threads, np_type: np.dtype, pointer: Any, space: str, write: bool, atomic: bool = False
+) -> tuple[ndarray, Any, Any]:
     """Resolve a pointer for active lanes: (typed view of the memory, element indices, addresses).
 
     ``space`` is ``shared``, ``global`` or ``generic``; checks bounds and alignment and tells the race detector.
@@ -367,13 +394,17 @@ def access(t: Threads, np_type: np.dtype, pointer: Any, space: str, write: bool,
             hi = int(offsets.max()) if isinstance(offsets, ndarray) else int(offsets)
             cta.check_shared(lo, hi + size, what)
         if hb is not None:
-            (hb.smem_write if write else hb.smem_read)(t.hb_lanes(), cta.rank, offsets, size, t.rd_site, atomic=atomic)
+            (hb.smem_write if write else hb.smem_read)(
+                t.hb_lanes(), cta.rank, offsets, size, t.rd_site, atomic=atomic
+            )
         if t.cta.machine.statistics is not None:
             count_access(t, True, offsets, size, write)
         return cta.view(np_type), offsets // size, offsets
     segment, offsets = t.cta.machine.memory.locate(active, size, what)
     if hb is not None:
-        (hb.gmem_write if write else hb.gmem_read)(t.hb_lanes(), segment.index, offsets, size, t.rd_site, atomic=atomic)
+        (hb.gmem_write if write else hb.gmem_read)(
+            t.hb_lanes(), segment.index, offsets, size, t.rd_site, atomic=atomic
+        )
     if t.cta.machine.statistics is not None:
         count_access(t, False, offsets, size, write)
     return segment.view(np_type), offsets // size, offsets
@@ -449,7 +480,9 @@ def st_tensor(t: Threads, dtype: str, pointer: int, index: Any, value: Any) -> N
         hb.gmem_write(t.hb_lanes(), segment.index, active * np_type.itemsize, np_type.itemsize, t.rd_site)
     if t.cta.machine.statistics is not None:
         count_access(t, False, active * np_type.itemsize, np_type.itemsize, True)
-    view[active] = from_lanes(t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type)
+    view[active] = from_lanes(
+        t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type
+    )
     t.cta.machine.progress += 1
 
 
@@ -492,7 +525,14 @@ def u64_op(a: Any, b: Any, op: str) -> Any:
     if isinstance(a, ndarray) or isinstance(b, ndarray):
         a = a.astype(np.uint64) if isinstance(a, ndarray) else np.uint64(a & lanes.M64)
         b = b.astype(np.uint64) if isinstance(b, ndarray) else np.uint64(b & lanes.M64)
-        return {"+": np.add, "-": np.subtract, "*": np.multiply, "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[op](a, b)
+        return {
+            "+": np.add,
+            "-": np.subtract,
+            "*": np.multiply,
+            "&": np.bitwise_and,
+            "|": np.bitwise_or,
+            "^": np.bitwise_xor,
+        }[op](a, b)
     value = {"+": a + b, "-": a - b, "*": a * b, "&": a & b, "|": a | b, "^": a ^ b}[op]
     return value & lanes.M64
 

@@ -70,7 +70,9 @@ class AsyncOp:
 
     __slots__ = ("chain", "complete", "what", "site", "payload")
 
-    def __init__(self, chain: Hashable, complete: Callable[[], None], what: str, site: int, payload: Any = None) -> None:
+    def __init__(
+        self, chain: Hashable, complete: Callable[[], None], what: str, site: int, payload: Any = None
+    ) -> None:
         self.payload = payload
         self.chain = chain
         self.complete: Callable[[], None] | None = complete
@@ -153,7 +155,9 @@ class Machine:
         self.printed: list[str] = []  # what the kernel's printf wrote
         self._ids = 0
         self.tmem_columns = 0  # most columns any CTA held
-        self.checked_barriers: set[tuple[int, int]] = set()  # (statement, address) of uses within the declared buffer
+        self.checked_barriers: set[tuple[int, int]] = (
+            set()
+        )  # (statement, address) of uses within the declared buffer
         self.cta_group: tuple[int, int] | None = None  # of the first tcgen05 instruction, and its statement
         if checker is not None:
             unknown = 0
@@ -246,11 +250,15 @@ class Machine:
     def _view_problem(self, t: Threads, problem: Problem | None, strength: str) -> None:
         if problem is not None:
             names = (str(problem.data["name"]),)
-            self.report(problem.code, strength, problem.message, problem.fix, t, names=names, data=dict(problem.data))
+            self.report(
+                problem.code, strength, problem.message, problem.fix, t, names=names, data=dict(problem.data)
+            )
 
     # ------------------------------------------------------------------------------------------ asynchronous work
 
-    def issue(self, chain: Hashable, complete: Callable[[], None], what: str, site: int, payload: Any = None) -> None:
+    def issue(
+        self, chain: Hashable, complete: Callable[[], None], what: str, site: int, payload: Any = None
+    ) -> None:
         """Queue an asynchronous operation on a FIFO chain; ``payload`` lets a later operation join this one."""
         if self.schedule == "eager":
             complete()
@@ -362,7 +370,10 @@ class Machine:
             cluster.ctas.append(Cta(cluster, rank, block, linear, self.num_warps))
         if self.checker is not None:
             cluster.hb = self.checker.start_cluster(
-                ctas=len(ids), warps_per_cta=self.num_warps, smem_bytes=STATIC_BASE + self.static_smem, cta_ids=tuple(ids)
+                ctas=len(ids),
+                warps_per_cta=self.num_warps,
+                smem_bytes=STATIC_BASE + self.static_smem,
+                cta_ids=tuple(ids),
             )
         self.clusters.append(cluster)
         for cta in cluster.ctas:
@@ -445,7 +456,9 @@ class Machine:
             if strand.wait is None or strand.wait.ready():
                 spinning = strand.wait is not None and strand.wait.kind == "spin"
                 self.step(strand)
-                if not (spinning and strand.wait is not None and strand.wait.kind == "spin" and not strand.done):
+                if not (
+                    spinning and strand.wait is not None and strand.wait.kind == "spin" and not strand.done
+                ):
                     moved = True
         return moved or self.progress != before
 

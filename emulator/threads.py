@@ -39,7 +39,19 @@ class Threads:
         site: index of the statement being executed (see ``Program.sites``).
     """
 
-    __slots__ = ("cta", "warps", "count", "lane", "mask", "tid", "site", "strand", "warp_of_lane", "_hb", "parent")
+    __slots__ = (
+        "cta",
+        "warps",
+        "count",
+        "lane",
+        "mask",
+        "tid",
+        "site",
+        "strand",
+        "warp_of_lane",
+        "_hb",
+        "parent",
+    )
 
     def __init__(self, cta: Cta, warps: list[int]) -> None:
         self.cta = cta
@@ -56,8 +68,21 @@ class Threads:
 
     def _copy(self) -> Threads:
         t = Threads.__new__(Threads)
-        t.cta, t.warps, t.count, t.lane, t.mask, t.tid = self.cta, self.warps, self.count, self.lane, self.mask, self.tid
-        t.site, t.strand, t.warp_of_lane, t._hb, t.parent = self.site, self.strand, self.warp_of_lane, None, self
+        t.cta, t.warps, t.count, t.lane, t.mask, t.tid = (
+            self.cta,
+            self.warps,
+            self.count,
+            self.lane,
+            self.mask,
+            self.tid,
+        )
+        t.site, t.strand, t.warp_of_lane, t._hb, t.parent = (
+            self.site,
+            self.strand,
+            self.warp_of_lane,
+            None,
+            self,
+        )
         return t
 
     def masked(self, mask: np.ndarray | None) -> Threads:
@@ -229,7 +254,9 @@ class Threads:
     def count_op(self, name: str) -> None:
         """Count one execution per active warp."""
         counters = self.cta.machine.counters
-        counters[name] = counters.get(name, 0) + (len(self.warps) if self.mask is None else len(self.active_warps()))
+        counters[name] = counters.get(name, 0) + (
+            len(self.warps) if self.mask is None else len(self.active_warps())
+        )
 
     def hb_lanes(self) -> Any:
         """The race detector's view of the active lanes (only called when checking is on)."""

@@ -238,7 +238,20 @@ _BINARY = {"Add": "+", "Sub": "-", "Mul": "*"}
 _COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 
 
-_READ_ONLY = (".ld", "cp_async_ca", "cp_async_cg", "_g2s_", "prefetch", "mbarrier", "fence", "tcgen05", "wgmma", "ldmatrix", "bar_", "barrier")
+_READ_ONLY = (
+    ".ld",
+    "cp_async_ca",
+    "cp_async_cg",
+    "_g2s_",
+    "prefetch",
+    "mbarrier",
+    "fence",
+    "tcgen05",
+    "wgmma",
+    "ldmatrix",
+    "bar_",
+    "barrier",
+)
 
 
 def _may_write_global(name: str, tokens: tuple[str, ...]) -> bool:
@@ -256,9 +269,15 @@ def _shared_access(name: str, tokens: tuple[str, ...]) -> int:
     """Bytes of one thread's access of a PTX load, store or atomic that may be to shared memory; 16 for anything else."""
     if not _MEMORY_OPS.match(name) or "global" in tokens and "shared" not in "".join(tokens):
         return 16
-    sizes = [int(m.group(1)) // 8 for tok in tokens if (m := re.fullmatch(r"[busf](8|16|32|64|128)|bf16|f16x2|bf16x2", tok)) and m.group(1)]
+    sizes = [
+        int(m.group(1)) // 8
+        for tok in tokens
+        if (m := re.fullmatch(r"[busf](8|16|32|64|128)|bf16|f16x2|bf16x2", tok)) and m.group(1)
+    ]
     vector = next((int(tok[1:]) for tok in tokens if tok in ("v2", "v4", "v8")), 1)
-    return max(1, min(16, min(sizes, default=4) * (vector if "atom" not in name and "red" not in name else 1)))
+    return max(
+        1, min(16, min(sizes, default=4) * (vector if "atom" not in name and "red" not in name else 1))
+    )
 
 
 class Translator:
@@ -304,7 +323,9 @@ class Translator:
         self.operations: dict[tuple[SourceLocation, str], dict[str, None]] = {}
         self.touched: dict[str, None] = {}
         self.pointer_of: dict[str, str] = {}
-        self.derived: dict[str, dict[str, None]] = {}  # pointer or descriptor variable -> buffers it points into
+        self.derived: dict[
+            str, dict[str, None]
+        ] = {}  # pointer or descriptor variable -> buffers it points into
 
     # ------------------------------------------------------------------------------------------ small helpers
 
@@ -384,7 +405,11 @@ class Translator:
             kind = type(node).__name__
             if kind == "AttrStmt" and "luster" in str(getattr(node.node, "thread_tag", "")):
                 return False
-            if kind in ("AllocBuffer", "DeclBuffer") and str(node.buffer.ty.storage_scope) not in ("local", "global", ""):
+            if kind in ("AllocBuffer", "DeclBuffer") and str(node.buffer.ty.storage_scope) not in (
+                "local",
+                "global",
+                "",
+            ):
                 return False
             if kind != "Call":
                 continue
@@ -393,13 +418,13 @@ class Translator:
             if name.startswith("tirx.ptx."):
                 tokens = [str(a.value) for a in node.args if type(a).__name__ == "StringImm"]
                 plain = name.rsplit(".", 1)[-1] in ("ld", "st", "ld_vec", "st_vec") and "global" in tokens
-                if not (plain and not {"acquire", "release", "relaxed", "volatile"} & set(tokens)) and not (entry is not None and entry.pure):
+                if not (plain and not {"acquire", "release", "relaxed", "volatile"} & set(tokens)) and not (
+                    entry is not None and entry.pure
+                ):
                     return False
             elif name in ("tirx.cuda.func_call", "tirx.cuda.elect_sync", "tirx.cuda.thread_rank") or (
-                entry is not None and not entry.pure
+                (not entry.pure) if entry is not None else name.startswith("tirx.cuda.")
             ):
-                return False
-            elif name.startswith("tirx.cuda.") and entry is None:
                 return False
         return True
 
@@ -423,7 +448,9 @@ class Translator:
             if type(s).__name__ == "BufferStore" and s.buffer in declared:
                 self.sibling_stores.add(s.buffer)
             elif type(s).__name__ == "Evaluate" and type(s.value).__name__ == "Call":
-                self.sibling_stores.update(load.source for load in self._destinations(s.value) if load.source in declared)
+                self.sibling_stores.update(
+                    load.source for load in self._destinations(s.value) if load.source in declared
+                )
 
     def _note_addresses(self, call: Any) -> None:
         name = str(getattr(call.op, "name", ""))
@@ -508,7 +535,12 @@ class Translator:
         if isinstance(info, Scalar):
             return self.read(info)
         if isinstance(info, Shared):
-            return Val(info.base if info.generic else f"({self.t}.cta.shared_tag + {info.base})", "handle", info.kind, elem=info.dtype)
+            return Val(
+                info.base if info.generic else f"({self.t}.cta.shared_tag + {info.base})",
+                "handle",
+                info.kind,
+                elem=info.dtype,
+            )
         if isinstance(info, Global):
             return Val(info.pointer, "handle", info.kind, elem=info.dtype)
         if isinstance(info, LocalView):
@@ -572,7 +604,9 @@ class Translator:
 
     def x_FloorMod(self, e: Any) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
-        lane = a.lane and (type(e.b).__name__ != "IntImm" or int(e.b.value) >= 16)  # threadIdx.x % 4: the same in many
+        lane = a.lane and (
+            type(e.b).__name__ != "IntImm" or int(e.b.value) >= 16
+        )  # threadIdx.x % 4: the same in many
         return Val(f"({a.code} % {b.code})", dtype, max(a.kind, b.kind), lane)
 
     def minmax(self, e: Any, name: str) -> Val:
@@ -609,7 +643,11 @@ class Translator:
     def x_Select(self, e: Any) -> Val:
         c, a, b = self.expr(e.condition), self.expr(e.true_value), self.expr(e.false_value)
         kind = max(c.kind, a.kind, b.kind)
-        code = f"({a.code} if {c.code} else {b.code})" if c.kind == U else f"select({c.code}, {a.code}, {b.code})"
+        code = (
+            f"({a.code} if {c.code} else {b.code})"
+            if c.kind == U
+            else f"select({c.code}, {a.code}, {b.code})"
+        )
         return Val(code, self.dtype_of(e), kind, c.lane or a.lane or b.lane)
 
     def bitwise(self, e: Any, op: str) -> Val:
@@ -701,7 +739,15 @@ class Translator:
         name = self.fresh_name(str(e.var.name))
         self.emit(f"{name} = {value.code if value.fresh else f'copy({value.code})'}")
         region = self.scalar.id if self.scalar is not None else 0
-        self.env[e.var] = Scalar(name, self.dtype_of(e.var), U if self.scalar else value.kind, value.lane, self.depth, region, value.elem)
+        self.env[e.var] = Scalar(
+            name,
+            self.dtype_of(e.var),
+            U if self.scalar else value.kind,
+            value.lane,
+            self.depth,
+            region,
+            value.elem,
+        )
         return self.expr(e.body)
 
     def x_Shuffle(self, e: Any) -> Val:
@@ -757,7 +803,9 @@ class Translator:
         if isinstance(info, LocalView):
             return self.local_load(info, index)
         if isinstance(info, MapBytes):
-            return Val(f"map_word({self.t}, {info.code}, {index.code}, {info.dtype!r})", info.dtype, index.kind)
+            return Val(
+                f"map_word({self.t}, {info.code}, {index.code}, {info.dtype!r})", info.dtype, index.kind
+            )
         self.emit(f"{self.t}.site = {self.site}")
         if isinstance(info, Shared):
             self.smem_access = min(self.smem_access, itemsize(info.dtype))
@@ -765,12 +813,22 @@ class Translator:
             address = f"({info.base} + {index.code} * {itemsize(info.dtype)})"
             fn = "ld_generic" if info.generic else "ld_shared"
             self.note("ld.shared")
-            return Val(f"{fn}({self.t}, {info.dtype!r}, {address})", info.dtype, max(index.kind, info.kind), index.lane)
+            return Val(
+                f"{fn}({self.t}, {info.dtype!r}, {address})",
+                info.dtype,
+                max(index.kind, info.kind),
+                index.lane,
+            )
         if isinstance(info, Global):
             self.note("ld.global")
             kind = max(index.kind, info.kind)
             if info.kind == U:
-                return Val(f"ld_tensor({self.t}, {info.dtype!r}, {info.pointer}, {index.code})", info.dtype, kind, index.lane)
+                return Val(
+                    f"ld_tensor({self.t}, {info.dtype!r}, {info.pointer}, {index.code})",
+                    info.dtype,
+                    kind,
+                    index.lane,
+                )
             address = f"({info.pointer} + {index.code} * {itemsize(info.dtype)})"
             return Val(f"ld_global({self.t}, {info.dtype!r}, {address})", info.dtype, kind, index.lane)
         raise self.unsupported("load", f"from {type(info).__name__}")
@@ -808,7 +866,11 @@ class Translator:
 
     def vector_load(self, e: Any, info: Any) -> Val:
         ramp = e.indices[0]
-        base, stride, n = self.expr(ramp.base), self.expr(ramp.stride), int(ramp.lanes.value if hasattr(ramp.lanes, "value") else ramp.lanes)
+        base, stride, n = (
+            self.expr(ramp.base),
+            self.expr(ramp.stride),
+            int(ramp.lanes.value if hasattr(ramp.lanes, "value") else ramp.lanes),
+        )
         parts = []
         kind = U
         for k in range(n):
@@ -848,7 +910,6 @@ class Translator:
     def local_store(self, info: LocalView, index: Val, value: Val) -> None:
         code = value.code
         if not is_float(info.dtype) and info.dtype != "bool":
-            bits, signed = int_info(info.dtype)
             code = f"storable({code}, {info.dtype!r})"
         if self.by_lane(index):
             per = info.array.word // itemsize(info.dtype)
@@ -923,7 +984,9 @@ class Translator:
             raise self.unsupported("address_of", f"address of the scalar {load.source.name}")
         index = self.expr(load.indices[0]) if len(load.indices) else Val("0", "int32")
         if isinstance(info, LocalView):
-            return Val("None", "handle", V, ref=LocalRefCode(info.array, info.dtype, index.code), elem=info.dtype)
+            return Val(
+                "None", "handle", V, ref=LocalRefCode(info.array, info.dtype, index.code), elem=info.dtype
+            )
         bits = tvm.DataType(info.dtype).bits if info.dtype != "handle" else 64
         size: Any = itemsize(info.dtype) if bits >= 8 else f"{bits} // 8"  # two 4-bit elements share a byte
         if isinstance(info, Shared):
@@ -931,7 +994,13 @@ class Translator:
             code = f"({tag}{info.base} + {index.code} * {size})"
             return Val(code, "handle", max(index.kind, info.kind), index.lane, elem=info.dtype)
         if isinstance(info, Global):
-            return Val(f"({info.pointer} + {index.code} * {size})", "handle", max(index.kind, info.kind), index.lane, elem=info.dtype)
+            return Val(
+                f"({info.pointer} + {index.code} * {size})",
+                "handle",
+                max(index.kind, info.kind),
+                index.lane,
+                elem=info.dtype,
+            )
         raise self.unsupported("address_of", f"of {type(info).__name__}")
 
     def c_buffer_data(self, e: Any) -> Val:
@@ -941,7 +1010,15 @@ class Translator:
         a = self.expr(e.args[-1])
         dtype = self.dtype_of(e)
         if dtype == "handle" or a.dtype == "handle":
-            return Val(a.code, "handle" if dtype == "handle" else dtype, a.kind, a.lane, a.fresh, a.ref, self.pointee(e) or a.elem)
+            return Val(
+                a.code,
+                "handle" if dtype == "handle" else dtype,
+                a.kind,
+                a.lane,
+                a.fresh,
+                a.ref,
+                self.pointee(e) or a.elem,
+            )
         if dtype in ("uint32x2", "int32x2", "float32x2"):
             return Val(a.code, "pair64", a.kind, a.lane)
         if a.dtype == "pair64":
@@ -970,7 +1047,10 @@ class Translator:
         word = self.fresh_name("word")
         self.emit(f"{word} = {self.to_bits(a).code}")
         parts = [
-            self.from_bits(Val(f"(({word} >> {k * dtype.bits}) & {(1 << dtype.bits) - 1})", f"uint{dtype.bits}", a.kind), element).code
+            self.from_bits(
+                Val(f"(({word} >> {k * dtype.bits}) & {(1 << dtype.bits) - 1})", f"uint{dtype.bits}", a.kind),
+                element,
+            ).code
             for k in range(dtype.lanes)
         ]
         return Val(f"({', '.join(parts)},)", f"vec:{element}:{dtype.lanes}", a.kind)
@@ -1005,7 +1085,13 @@ class Translator:
         p, n = self.expr(e.args[0]), self.expr(e.args[1])
         if p.ref is not None:
             raise self.unsupported("ptr_byte_offset", "on a pointer to a local array")
-        return Val(f"({p.code} + {n.code})", "handle", max(p.kind, n.kind), p.lane or n.lane, elem=self.pointee(e) or p.elem)
+        return Val(
+            f"({p.code} + {n.code})",
+            "handle",
+            max(p.kind, n.kind),
+            p.lane or n.lane,
+            elem=self.pointee(e) or p.elem,
+        )
 
     c_handle_add_byte_offset = c_ptr_byte_offset
 
@@ -1057,7 +1143,10 @@ class Translator:
             ptx_type = _PTX_OF_TVM.get(pointer.elem, "")
         if ptx_type not in ("b32", "s32", "u32", "b64", "s64", "u64"):
             raise self.unsupported("cuda.wait_until", f"on a word of type {pointer.elem or 'unknown'}")
-        mods = Mods(("acquire", scope, space, ptx_type), {"sem": "acquire", "scope": scope, "space": space, "type": ptx_type})
+        mods = Mods(
+            ("acquire", scope, space, ptx_type),
+            {"sem": "acquire", "scope": scope, "space": space, "type": ptx_type},
+        )
         fn = self.const("wait_until", self.bind(REGISTRY["tirx.ptx.ld"], mods))
         address = self.fresh_name("address")
         self.emit(f"{address} = {pointer.code}")
@@ -1065,7 +1154,9 @@ class Translator:
             self.emit("while True:")
             with self.block():
                 self.emit(f"{self.t}.site = {self.site}")
-                self.assign_load(dst, self.from_register(f"{fn}({self.t}, {address})", ptx_type, self.dtype_of(dst)))
+                self.assign_load(
+                    dst, self.from_register(f"{fn}({self.t}, {address})", ptx_type, self.dtype_of(dst))
+                )
                 self.emit(f"if {self.expr(condition).code}:")
                 with self.block():
                     self.emit("break")
@@ -1097,7 +1188,13 @@ class Translator:
             p, n = args
             if p.ref is not None:
                 raise self.unsupported(name, "on a pointer to a local array")
-            return Val(f"({p.code} + {n.code} * {itemsize(p.elem)})", "handle", max(p.kind, n.kind), p.lane or n.lane, elem=p.elem)
+            return Val(
+                f"({p.code} + {n.code} * {itemsize(p.elem)})",
+                "handle",
+                max(p.kind, n.kind),
+                p.lane or n.lane,
+                elem=p.elem,
+            )
         entry = REGISTRY.get(f"device:{name}")
         if entry is None:
             raise self.unsupported(f"device function {name}")
@@ -1155,14 +1252,20 @@ class Translator:
             kind = V
         if target is not None:
             load = target.args[0] if type(target).__name__ == "Call" else target
-            self.assign_load(load, Val(call, self.lookup(load).dtype if type(load).__name__ == "Var" else self.dtype_of(load), kind))
+            self.assign_load(
+                load,
+                Val(
+                    call,
+                    self.lookup(load).dtype if type(load).__name__ == "Var" else self.dtype_of(load),
+                    kind,
+                ),
+            )
             return Val("None", "void")
         return Val(call, self.dtype_of(e) if str(e.ty) else "void", kind)
 
     def call_ptx(self, e: Any, entry: Instruction) -> Val:
-        from tvm.backend.cuda.ptx.table import TABLE
+        from tvm.backend.cuda.ptx.table import TABLE, operand_layout
         from tvm.backend.cuda.ptx.table import mods as table_mods
-        from tvm.backend.cuda.ptx.table import operand_layout
 
         table = TABLE[entry.name.removeprefix("tirx.ptx.")]
         args = list(e.args)
@@ -1194,7 +1297,14 @@ class Translator:
             return
         self.masked_region(p.code, lambda: self.emit_ptx(entry, *rest))
 
-    def emit_ptx(self, entry: Instruction, operands: list[Any], tokens: tuple[str, ...], mod_map: dict[str, str], layout: Any) -> None:
+    def emit_ptx(
+        self,
+        entry: Instruction,
+        operands: list[Any],
+        tokens: tuple[str, ...],
+        mod_map: dict[str, str],
+        layout: Any,
+    ) -> None:
         sources: list[str] = []
         dests: list[tuple[Any, list[Any], str]] = []
         dtypes: list[str] = []
@@ -1217,20 +1327,33 @@ class Translator:
                     sources.append(self.operand(group[0], ptx_type, slot) if group else "None")
                 dtypes.append(ptx_type)
         if "_s2g" in entry.name or "cp_reduce_async_bulk_tensor" in entry.name:
-            self.stored_maps.update(sources[k] for k, (slot, _, _) in enumerate(layout) if slot.name == "tmap")
+            self.stored_maps.update(
+                sources[k] for k, (slot, _, _) in enumerate(layout) if slot.name == "tmap"
+            )
         kind = self.operand_kind
         mods = Mods(tokens, dict(mod_map), tuple(dtypes))
         fn = self.const(entry.name.rsplit(".", 1)[-1], self.bind(entry, mods))
         self.uses.add(entry.name)
         if entry.pure:
-            self.store_results(f"{fn}({', '.join(sources)})", dests, kind=U if self.scalar is not None else kind)
+            self.store_results(
+                f"{fn}({', '.join(sources)})", dests, kind=U if self.scalar is not None else kind
+            )
             return
         self.emit(f"{self.t}.site = {self.site}")
-        if "aligned" in tokens and self.scalar is None and self.mask is not None and not entry.name.startswith("tirx.ptx.bar"):
-            self.emit(f"{self.t}.require_whole_warps({entry.counter or entry.name.removeprefix('tirx.ptx.')!r})")
+        if (
+            "aligned" in tokens
+            and self.scalar is None
+            and self.mask is not None
+            and not entry.name.startswith("tirx.ptx.bar")
+        ):
+            self.emit(
+                f"{self.t}.require_whole_warps({entry.counter or entry.name.removeprefix('tirx.ptx.')!r})"
+            )
         self.note(entry.counter or self.memory_op(entry.name, tokens))
         if not entry.pure and not any(part in entry.name for part in _READ_ONLY):
-            self.written.update(self.touched_globals or {"*"} if _may_write_global(entry.name, tokens) else ())
+            self.written.update(
+                self.touched_globals or {"*"} if _may_write_global(entry.name, tokens) else ()
+            )
         if entry.counter:
             self.emit(f"{self.t}.count_op({entry.counter!r})")
         call = f"{fn}({', '.join([self.t, *sources])})"
@@ -1256,7 +1379,9 @@ class Translator:
             return f"tcgen05.{tokens[0]}"
         if base.split("_")[0] not in ("ld", "st"):
             return None
-        space = next((tok.split("::")[0] for tok in tokens if tok.startswith(("shared", "global"))), "generic")
+        space = next(
+            (tok.split("::")[0] for tok in tokens if tok.startswith(("shared", "global"))), "generic"
+        )
         return f"{base.split('_')[0]}.{space}"
 
     def ptx_type(self, slot: Any, mod_map: dict[str, str]) -> str:
@@ -1294,7 +1419,11 @@ class Translator:
             return self.to_bits(v)
         if ptx_type.startswith("s") and ptx_type[1:].isdigit():
             return self.cast(v, "int" + ptx_type[1:])
-        return self.cast(v, "uint" + str(int_info(v.dtype)[0])) if int_info(v.dtype)[1] and v.dtype != "handle" else v
+        return (
+            self.cast(v, "uint" + str(int_info(v.dtype)[0]))
+            if int_info(v.dtype)[1] and v.dtype != "handle"
+            else v
+        )
 
     def from_register(self, code: str, ptx_type: str, dtype: str, kind: int | None = None) -> Val:
         """A destination value in the representation of the variable that receives it."""
@@ -1303,7 +1432,11 @@ class Translator:
             return Val(f"({code} != 0)", dtype, kind)
         if ptx_type in ("f32", "f16", "f64"):
             have = "float" + ptx_type[1:]
-            return Val(code, dtype, kind) if dtype == have else self.from_bits(Val(f"float_bits({code}, {have!r})", "uint32", kind), dtype)
+            return (
+                Val(code, dtype, kind)
+                if dtype == have
+                else self.from_bits(Val(f"float_bits({code}, {have!r})", "uint32", kind), dtype)
+            )
         if is_float(dtype):
             return Val(f"bits_float({code}, {dtype!r})", dtype, kind)
         if dtype in ("handle", "uint128"):
@@ -1344,7 +1477,8 @@ class Translator:
         run = self.contiguous(group)
         if run is None:
             raise self.unsupported(
-                entry.name.removeprefix("tirx.ptx."), "its accumulators must be consecutive 4-byte elements of one local array"
+                entry.name.removeprefix("tirx.ptx."),
+                "its accumulators must be consecutive 4-byte elements of one local array",
             )
         info, part = run
         return f"{info.array.view('uint32')}[{part}, :, 0]"
@@ -1361,7 +1495,9 @@ class Translator:
         self.operand_kind = max([self.operand_kind, *(v.kind for v in vals)])
         return "(" + "".join(f"{v.code}, " for v in vals) + ")"
 
-    def store_results(self, call: str, dests: list[tuple[Any, list[Any], str]], kind: int | None = None) -> None:
+    def store_results(
+        self, call: str, dests: list[tuple[Any, list[Any], str]], kind: int | None = None
+    ) -> None:
         if not dests:
             self.emit(call)
             return
@@ -1427,7 +1563,9 @@ class Translator:
         for i, child in enumerate(s.seq):
             if tail and i < last and self.returns_early(child):
                 # what follows is for the threads that did not return
-                self.stmt(tvm.tirx.IfThenElse(child.condition, child.then_case, self.rest_of(s, i), child.span))
+                self.stmt(
+                    tvm.tirx.IfThenElse(child.condition, child.then_case, self.rest_of(s, i), child.span)
+                )
                 return
             saved, self.tail, parted = self.tail, tail and i == last, self.parted()
             self.stmt(child)
@@ -1453,7 +1591,7 @@ class Translator:
             body = body.seq[-1]
         if type(body).__name__ == "Return":
             return True
-        call = body.value if type(body).__name__ == "Evaluate" else None
+        call: Any = body.value if type(body).__name__ == "Evaluate" else None
         return type(call).__name__ == "Call" and str(getattr(call.op, "name", "")) == "tirx.thread_return"
 
     def s_AttrStmt(self, s: Any) -> None:
@@ -1462,7 +1600,9 @@ class Translator:
             extent = getattr(s.value, "value", 32)
             if str(s.node.thread_tag) == "threadIdx.x" and int(extent) % 32:
                 # the last warp is not full: its missing threads take no part in anything
-                self.masked_region(f"(t.tid % {(int(extent) + 31) // 32 * 32} < {int(extent)})", lambda: self.stmt(s.body))
+                self.masked_region(
+                    f"(t.tid % {(int(extent) + 31) // 32 * 32} < {int(extent)})", lambda: self.stmt(s.body)
+                )
                 return
         self.stmt(s.body)
 
@@ -1508,7 +1648,9 @@ class Translator:
             self.derived[name] = dict(self.touched)
         if type(s.var.ty).__name__ == "PointerType":
             dtype, elem = "handle", str(s.var.ty.element_type)
-        self.env[s.var] = Scalar(name, dtype, U if self.scalar else value.kind, value.lane, self.depth, region, elem)
+        self.env[s.var] = Scalar(
+            name, dtype, U if self.scalar else value.kind, value.lane, self.depth, region, elem
+        )
         if self.scalar is None and self.pure_role(code):
             self.role_names.add(name)
             self.role_lines.append((name, code))
@@ -1521,7 +1663,22 @@ class Translator:
             tree = ast.parse(code.replace("t.tid", "tid"), mode="eval")
         except SyntaxError:
             return False
-        allowed = {"warp_broadcast", "select", "land", "lor", "lnot", "vmin", "vmax", "wrap_int", "s32", "tid", "truncdiv", "truncmod", "shl", "shr"}
+        allowed = {
+            "warp_broadcast",
+            "select",
+            "land",
+            "lor",
+            "lnot",
+            "vmin",
+            "vmax",
+            "wrap_int",
+            "s32",
+            "tid",
+            "truncdiv",
+            "truncmod",
+            "shl",
+            "shr",
+        }
         for node in ast.walk(tree):
             if isinstance(node, (ast.Attribute, ast.Subscript, ast.Yield, ast.YieldFrom)):
                 return False
@@ -1549,10 +1706,16 @@ class Translator:
         name = self.fresh_name(str(buffer.name) or "local")
         region = self.scalar.id if self.scalar is not None else 0
         if count == 1 and buffer not in self.addressed and not self.aliases[buffer] and dtype != "uint128":
-            poison = "POISON_FLOAT[" + repr(dtype) + "]" if is_float(dtype) else ("False" if dtype == "bool" else str(0xBADBAD & ((1 << (int_info(dtype)[0] - 1)) - 1)))
+            poison = (
+                "POISON_FLOAT[" + repr(dtype) + "]"
+                if is_float(dtype)
+                else ("False" if dtype == "bool" else str(0xBADBAD & ((1 << (int_info(dtype)[0] - 1)) - 1)))
+            )
             self.emit(f"{name} = {poison}")
             once = self.stores.get(buffer, 0) == 1 and buffer in self.sibling_stores
-            self.env[buffer] = Scalar(name, dtype, U if self.scalar else V, False, self.depth, region, once=once)
+            self.env[buffer] = Scalar(
+                name, dtype, U if self.scalar else V, False, self.depth, region, once=once
+            )
             return
         word = self.local_word[buffer]
         words = (count * itemsize(dtype) + word - 1) // word
@@ -1571,14 +1734,22 @@ class Translator:
         if scope == "local":
             data = self.expr(s.data)
             if data.ref is None:
-                raise self.unsupported(f"decl_buffer {buffer.name}", "a local view of something that is not local")
+                raise self.unsupported(
+                    f"decl_buffer {buffer.name}", "a local view of something that is not local"
+                )
             if data.ref.index != "0":
                 raise self.unsupported(f"decl_buffer {buffer.name}", "a local view with an offset")
             self.env[buffer] = LocalView(data.ref.array, dtype)
             return
         data = self.expr(s.data)
-        if type(s.data).__name__ == "Var" and isinstance(self.env.get(s.data), Shared) or (
-            type(s.data).__name__ == "Call" and str(s.data.op.name) == "tirx.buffer_data" and isinstance(self.env.get(s.data.args[0]), Shared)
+        if (
+            type(s.data).__name__ == "Var"
+            and isinstance(self.env.get(s.data), Shared)
+            or (
+                type(s.data).__name__ == "Call"
+                and str(s.data.op.name) == "tirx.buffer_data"
+                and isinstance(self.env.get(s.data.args[0]), Shared)
+            )
         ):
             inner = self.env[s.data if type(s.data).__name__ == "Var" else s.data.args[0]]
             self.env[buffer] = Shared(dtype, inner.base, inner.generic, inner.kind)
@@ -1631,7 +1802,10 @@ class Translator:
                 self.emit_simple(REGISTRY[value_name])
                 return
         self.location = learner_location(value.span) or self.location
-        self.sites[self.site] = (self.location, str(getattr(value.op, "name", "")).removeprefix("tirx.") if hasattr(value, "op") else "")
+        self.sites[self.site] = (
+            self.location,
+            str(getattr(value.op, "name", "")).removeprefix("tirx.") if hasattr(value, "op") else "",
+        )
         result = self.expr(value)
         if result.code != "None":
             self.emit(result.code)
@@ -1663,7 +1837,9 @@ class Translator:
             raise self.unsupported(name, "outside of a loop")
         if self.scalar is not None and statement == "return":
             raise self.unsupported(name, "in code of a single lane")
-        if self.scalar is not None or (not divergent if statement == "return" else self.loops[-1].mask == (self.mask or "")):
+        if self.scalar is not None or (
+            not divergent if statement == "return" else self.loops[-1].mask == (self.mask or "")
+        ):
             if statement == "continue" and self.loop_step:
                 self.emit(self.loop_step)
             self.emit(statement)
@@ -1690,15 +1866,23 @@ class Translator:
             return True
         if kind == "Evaluate":
             name = str(getattr(getattr(s.value, "op", None), "name", ""))
-            return name in ("tirx.break_loop", "tirx.continue_loop") or (name == "tirx.thread_return" and not self.tail)
+            return name in ("tirx.break_loop", "tirx.continue_loop") or (
+                name == "tirx.thread_return" and not self.tail
+            )
         if kind == "SeqStmt":
             return any(self.leaves_around(child) for child in s.seq)
         if kind == "IfThenElse":
-            return self.leaves_around(s.then_case) or (s.else_case is not None and self.leaves_around(s.else_case))
+            return self.leaves_around(s.then_case) or (
+                s.else_case is not None and self.leaves_around(s.else_case)
+            )
         return kind == "AttrStmt" and self.leaves_around(s.body)
 
     def returns(self, s: Any) -> bool:
-        return any(type(n).__name__ == "Return" or str(getattr(getattr(n, "op", None), "name", "")) == "tirx.thread_return" for n in walk(s))
+        return any(
+            type(n).__name__ == "Return"
+            or str(getattr(getattr(n, "op", None), "name", "")) == "tirx.thread_return"
+            for n in walk(s)
+        )
 
     def s_For(self, s: Any) -> None:
         if int(s.kind) not in (0, 3, 2, 1):
@@ -1719,8 +1903,12 @@ class Translator:
         end = self.fresh_name("end")
         self.emit(f"{name} = {lo.code}")
         self.emit(f"{end} = {lo.code} + {extent.code}")
-        self.env[s.loop_var] = Scalar(name, dtype, max(lo.kind, extent.kind), lo.lane or extent.lane, self.depth, region)
-        self.masked_loop(lambda: Val(f"({name} < {end})", "bool", V), s.body, after=f"{name} = {name} + {step}")
+        self.env[s.loop_var] = Scalar(
+            name, dtype, max(lo.kind, extent.kind), lo.lane or extent.lane, self.depth, region
+        )
+        self.masked_loop(
+            lambda: Val(f"({name} < {end})", "bool", V), s.body, after=f"{name} = {name} + {step}"
+        )
 
     def s_While(self, s: Any) -> None:
         spins = self.polls(s)
@@ -1764,7 +1952,18 @@ class Translator:
         except LanesPart as e:
             if e.loop is not loop:
                 raise
-        self.t, self.mask, self.depth, self.indent, self.tail, self.location, self.site, self.static_smem, self.scalar, self.loop_step = state[:10]
+        (
+            self.t,
+            self.mask,
+            self.depth,
+            self.indent,
+            self.tail,
+            self.location,
+            self.site,
+            self.static_smem,
+            self.scalar,
+            self.loop_step,
+        ) = state[:10]
         self.loops, self.role_path = state[10:]
         del self.lines[at:]
         t, m = self.fresh_name("t"), self.fresh_name("m")
@@ -1835,7 +2034,10 @@ class Translator:
         """Whether a branch can leave the loop around it."""
         return any(
             type(n).__name__ in ("Break", "Return")
-            or (type(n).__name__ == "Call" and str(getattr(n.op, "name", "")) in ("tirx.break_loop", "tirx.thread_return"))
+            or (
+                type(n).__name__ == "Call"
+                and str(getattr(n.op, "name", "")) in ("tirx.break_loop", "tirx.thread_return")
+            )
             for n in walk(s)
         )
 
@@ -1850,7 +2052,9 @@ class Translator:
             self.emit(f"yield spin({t})")
         self.emit(f"{again} = True")
 
-    def masked_loop(self, condition: Callable[[], Val], body: Any, after: str = "", spin: bool = False) -> None:
+    def masked_loop(
+        self, condition: Callable[[], Val], body: Any, after: str = "", spin: bool = False
+    ) -> None:
         """A loop whose lanes may leave at different iterations."""
         t, m, again = self.fresh_name("t"), self.fresh_name("m"), self.fresh_name("again")
         self.emit(f"{t} = {self.t}")
@@ -1905,7 +2109,12 @@ class Translator:
             self.emit(f"{cond} = {c.code}")
             c = Val(cond, "bool", c.kind, c.lane)
         with self.on_path(role):
-            if c.lane and self.picks_lanes(s.condition) and not self.has_collective(s.then_case) and not self.leaves_around(s.then_case):
+            if (
+                c.lane
+                and self.picks_lanes(s.condition)
+                and not self.has_collective(s.then_case)
+                and not self.leaves_around(s.then_case)
+            ):
                 if self.blocks_in_loop(s.then_case):
                     self.add_role("tid // 32")  # the lanes of a scalar region run one after another
                 self.scalar_region(c, lambda: self.stmt(s.then_case))
@@ -1989,9 +2198,7 @@ class Translator:
             return isinstance(info, Scalar) and info.lane
         if kind == "FloorMod" and type(e.b).__name__ == "IntImm":
             return int(e.b.value) >= 16 and self.is_lane_number(e.a)
-        if kind == "Call" and str(getattr(e.op, "name", "")) == "tirx.cuda.thread_rank":
-            return True
-        return False
+        return kind == "Call" and str(getattr(e.op, "name", "")) == "tirx.cuda.thread_rank"
 
     def masked_region(self, cond: str, body: Callable[[], None]) -> None:
         m, t = self.fresh_name("m"), self.fresh_name("t")
@@ -2026,7 +2233,10 @@ class Translator:
             self.scalar, self.t, self.mask = region, t, None
             body()
             self.scalar, self.t, self.mask = None, outer_t, outer_mask
-            captures = [(self.indent, f"{name} = pick({info.name}, {lane})", self.site) for name, info in region.captured.values()]
+            captures = [
+                (self.indent, f"{name} = pick({info.name}, {lane})", self.site)
+                for name, info in region.captured.values()
+            ]
             self.lines[mark:mark] = captures
             for info in region.written.values():
                 name = region.captured[info.name][0]
@@ -2077,11 +2287,25 @@ class Translator:
         exec(compile(source, f"<{self.lowered.name}: warp program>", "exec"), namespace)
         role_key, role_depends = self.build_role_key(namespace, [name for name, _ in params])
         return Program(
-            source, namespace["main"], self.sites, line_sites, role_key, role_depends, params, self.smem_access, self.static_smem, self.uses,
-            self.stored_maps, self.written, self.grid_lanes, tuple(Operation(loc, op, tuple(names)) for (loc, op), names in self.operations.items()),
+            source,
+            namespace["main"],
+            self.sites,
+            line_sites,
+            role_key,
+            role_depends,
+            params,
+            self.smem_access,
+            self.static_smem,
+            self.uses,
+            self.stored_maps,
+            self.written,
+            self.grid_lanes,
+            tuple(Operation(loc, op, tuple(names)) for (loc, op), names in self.operations.items()),
         )
 
-    def build_role_key(self, namespace: dict[str, Any], params: list[str]) -> tuple[Callable[..., Any] | None, tuple[bool, bool]]:
+    def build_role_key(
+        self, namespace: dict[str, Any], params: list[str]
+    ) -> tuple[Callable[..., Any] | None, tuple[bool, bool]]:
         """``role_key`` and ``role_depends`` of the program."""
         if not self.roles:
             return None, (False, False)

@@ -70,7 +70,9 @@ def _target(stuck: Stuck) -> str:
         return "cta_sync" if stuck.wait.barrier.index == 0 else f"named barrier {stuck.wait.barrier.index}"
     if stuck.kind == "barrier.cluster.wait":
         return "the cluster barrier"
-    return {"tcgen05.alloc": "free TMEM columns", "setmaxnreg": "setmaxnreg.inc"}.get(stuck.kind, "a value in memory")
+    return {"tcgen05.alloc": "free TMEM columns", "setmaxnreg": "setmaxnreg.inc"}.get(
+        stuck.kind, "a value in memory"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- one wait
@@ -169,7 +171,9 @@ def _elsewhere(stuck: Stuck, state: dict[str, Any]) -> str:
             place = holder.strands[0].cta.machine.location(holder.wait.site)
             parts.append(f"{_who(holder)} {_verb(holder)} at {_target(holder)}{_line(place)}")
     if state.get("exited"):
-        parts.append(f"{words(state['exited'], 'warp', 'warps')} {'has' if len(state['exited']) == 1 else 'have'} returned")
+        parts.append(
+            f"{words(state['exited'], 'warp', 'warps')} {'has' if len(state['exited']) == 1 else 'have'} returned"
+        )
     return "; " + ", ".join(parts) if parts else ""
 
 

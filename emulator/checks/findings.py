@@ -225,7 +225,9 @@ def _merged(kept: Finding, other: Finding) -> Finding:
         names = kept.names
     warps, lanes = kept.warps, kept.lanes
     if kept.cta == other.cta:
-        warps = tuple(sorted({*kept.warps, *other.warps})) if set(other.warps) - set(kept.warps) else kept.warps
+        warps = (
+            tuple(sorted({*kept.warps, *other.warps})) if set(other.warps) - set(kept.warps) else kept.warps
+        )
         lanes = tuple(sorted({*kept.lanes, *other.lanes})) if kept.lanes and other.lanes else ()
     if (names, warps, lanes) == (kept.names, kept.warps, kept.lanes):
         return kept

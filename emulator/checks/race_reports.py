@@ -508,7 +508,9 @@ class Reporter:
             {"missing": "wait before exit"},
         )
 
-    def remote_after_exit(self, cl: ClusterOrder, cta: int, w: int, site: int, what: str, late: bool = False) -> None:
+    def remote_after_exit(
+        self, cl: ClusterOrder, cta: int, w: int, site: int, what: str, late: bool = False
+    ) -> None:
         """A warp uses the shared memory of another CTA that need not be alive any more.
 
         ``late``: that CTA returned only after it had heard from another warp of the user's CTA, which got there after

@@ -223,10 +223,7 @@ def _dot(mods: Mods, element: str, count: int, first: int = 0) -> Op:
     def op(a: Value, b: Value, c: Value) -> Value:
         total = c
         for k in range(count):
-            if element == "byte":
-                x = byte[not a_signed](a >> 8 * k)
-            else:
-                x = half[not a_signed](a >> 16 * k)
+            x = byte[not a_signed](a >> 8 * k) if element == "byte" else half[not a_signed](a >> 16 * k)
             total = total + x * byte[not b_signed](b >> 8 * (first + k))
         return wrap(total)
 

@@ -63,7 +63,14 @@ _UPDATES: dict[str, Update] = {
     "add": lambda old, v: old + v, "and": lambda old, v: old & v, "or": lambda old, v: old | v, "xor": lambda old, v: old ^ v,
     "min": np.minimum, "max": np.maximum, "inc": _inc, "dec": _dec, "exch": lambda old, v: v,
 }  # fmt: skip
-_UFUNC = {"add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum, "max": np.maximum}
+_UFUNC = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 def update_of(op: str, ptx_type: str, mods: Mods) -> tuple[np.dtype, Update]:
@@ -125,7 +132,19 @@ def _register(old: ndarray, dtype: np.dtype) -> Value:
 # ---------------------------------------------------------------------------------------------- the access
 
 
-def perform(t: Threads, space: str, order: str, address: Value, dtype: np.dtype, apply: Callable[[ndarray, ndarray], ndarray]) -> Value:
+def _on_lanes(update: Callable[..., ndarray], operand: ndarray) -> Callable[[ndarray, Any], ndarray]:
+    """What the lanes with positions ``mine`` make of the old values."""
+    return lambda before, mine: update(before, operand[mine])
+
+
+def perform(
+    t: Threads,
+    space: str,
+    order: str,
+    address: Value,
+    dtype: np.dtype,
+    apply: Callable[[ndarray, ndarray], ndarray],
+) -> Value:
     """One atomic access per active lane: ``apply(old values, active lane positions) -> new values``; returns the old ones.
 
     Lanes with different addresses are one vector operation; lanes that share an address take turns.
@@ -174,7 +193,9 @@ def _turns(index: ndarray) -> ndarray:
     return turn
 
 
-def _reduce_duplicates(t: Threads, space: str, order: str, address: Value, dtype: np.dtype, op: str, operand: ndarray) -> bool:
+def _reduce_duplicates(
+    t: Threads, space: str, order: str, address: Value, dtype: np.dtype, op: str, operand: ndarray
+) -> bool:
     """``red`` of an integer operation that NumPy can scatter: all lanes at once.  False: not applicable."""
     ufunc = _UFUNC.get(op)
     if ufunc is None:
@@ -192,7 +213,9 @@ def _atomic(mods: Mods, op: str, returns: bool) -> Callable[..., Any]:
     space, order = _space(mods), _order(mods)
     dtype, update = update_of(op, mods["type"], mods)
     name = ("atom." if returns else "red.") + (space if space != "generic" else "global")
-    scatters = not returns and mods["type"][0] in "usb" and dtype.kind in "iu" and not mods["type"].startswith("bf")
+    scatters = (
+        not returns and mods["type"][0] in "usb" and dtype.kind in "iu" and not mods["type"].startswith("bf")
+    )
 
     def run(t: Threads, address: Value, value: Value, policy: Any = ()) -> Value:
         t.count_op(name)
@@ -201,7 +224,14 @@ def _atomic(mods: Mods, op: str, returns: bool) -> Callable[..., Any]:
         operand = operand_array(t.compact(value), dtype, t.active_count())
         if scatters and _reduce_duplicates(t, space, order, address, dtype, op, operand):
             return None
-        old = perform(t, space, order, address, dtype, lambda before, mine: update(before, operand[mine]))
+        old = perform(
+            t,
+            space,
+            order,
+            address,
+            dtype,
+            _on_lanes(update, operand),
+        )
         return old if returns else None
 
     return run
@@ -248,8 +278,18 @@ def _cas(mods: Mods, returns: bool) -> Callable[..., Any]:
         if runtime._nothing_active(t):
             return np.zeros(t.count, dtype=np.int64)
         lanes = t.active_count()
-        expected, new = operand_array(t.compact(compare), dtype, lanes), operand_array(t.compact(value), dtype, lanes)
-        old = perform(t, space, order, address, dtype, lambda before, mine: np.where(before == expected[mine], new[mine], before))
+        expected, new = (
+            operand_array(t.compact(compare), dtype, lanes),
+            operand_array(t.compact(value), dtype, lanes),
+        )
+        old = perform(
+            t,
+            space,
+            order,
+            address,
+            dtype,
+            lambda before, mine: np.where(before == expected[mine], new[mine], before),
+        )
         return old if returns else None
 
     return run
@@ -281,7 +321,14 @@ def _vector(mods: Mods, returns: bool) -> Callable[..., Any]:
         for k in range(count):
             operand = operand_array(t.compact(_element(group[k], dtype)), dtype, t.active_count())
             old.append(
-                perform(t, space, order, address + k * dtype.itemsize, dtype, lambda before, mine: update(before, operand[mine]))
+                perform(
+                    t,
+                    space,
+                    order,
+                    address + k * dtype.itemsize,
+                    dtype,
+                    _on_lanes(update, operand),
+                )
             )
         return old if returns else None
 

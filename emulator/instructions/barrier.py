@@ -58,9 +58,19 @@ class ClusterWait(Wait):
 def _arrive(t: Threads, index: int, count: int, warps: list[int], sync: bool) -> NamedBarrier:
     cta = t.cta
     if not 0 <= index < 16:
-        raise DeviceFault("barrier.bad-id", f"named barrier {index} does not exist: a CTA has barriers 0 to 15", "use an id from 0 to 15", site=t.site)
+        raise DeviceFault(
+            "barrier.bad-id",
+            f"named barrier {index} does not exist: a CTA has barriers 0 to 15",
+            "use an id from 0 to 15",
+            site=t.site,
+        )
     if count != ALL and (count % 32 or count <= 0):
-        raise DeviceFault("barrier.bad-count", f"named barrier {index} is used with {count} threads; the count must be a positive multiple of 32", "count whole warps", site=t.site)
+        raise DeviceFault(
+            "barrier.bad-count",
+            f"named barrier {index} is used with {count} threads; the count must be a positive multiple of 32",
+            "count whole warps",
+            site=t.site,
+        )
     b = cta.named_barrier(index)
     machine = cta.machine
     if count > 32 * cta.num_warps:
@@ -163,7 +173,9 @@ def _sync_by_id(t: Threads, index: Any, count: Any) -> Generator[Wait, None, Non
             yield NamedBarrierWait(t.cta, b, generation, t.site, warps)
 
 
-@instruction("ptx.bar_sync_count", "ptx.barrier_sync_count", blocking=True, collective=True, counter="bar.sync")
+@instruction(
+    "ptx.bar_sync_count", "ptx.barrier_sync_count", blocking=True, collective=True, counter="bar.sync"
+)
 def bar_sync_count(mods: Mods, t: Threads, index: Any, count: Any) -> Generator[Wait, None, None]:
     t.require_whole_warps("bar.sync")
     yield from _sync_by_id(t, index, count)
@@ -200,7 +212,12 @@ def _cluster_arrive(t: Threads, release: bool) -> None:
     for w in t.active_warps():
         key = (t.cta.rank, w)
         if key in cluster.barrier_arrived and cluster.barrier_arrived[key] >= generation + 1:
-            raise DeviceFault("barrier.cluster-double-arrive", f"warp {w} arrives twice at the cluster barrier without waiting in between", "pair every barrier.cluster.arrive with one barrier.cluster.wait", site=t.site)
+            raise DeviceFault(
+                "barrier.cluster-double-arrive",
+                f"warp {w} arrives twice at the cluster barrier without waiting in between",
+                "pair every barrier.cluster.arrive with one barrier.cluster.wait",
+                site=t.site,
+            )
         cluster.barrier_arrived[key] = generation + 1
         cluster.barrier_count += 1
     if cluster.hb is not None:
@@ -216,7 +233,10 @@ def _complete_cluster(cluster: Cluster) -> None:
         return
     target = cluster.barrier_generation + 1
     exited = sum(
-        1 for cta in cluster.ctas for w in cta.exited_warps if cluster.barrier_arrived.get((cta.rank, w), 0) < target
+        1
+        for cta in cluster.ctas
+        for w in cta.exited_warps
+        if cluster.barrier_arrived.get((cta.rank, w), 0) < target
     )
     if missing <= exited:
         cluster.barrier_generation += 1
@@ -230,7 +250,12 @@ def _cluster_wait(t: Threads, acquire: bool) -> Generator[Wait, None, None]:
     warps = t.active_warps()
     mine = [cluster.barrier_arrived.get((t.cta.rank, w), 0) for w in warps]
     if not all(mine):
-        raise DeviceFault("barrier.cluster-wait-without-arrive", "barrier.cluster.wait without a barrier.cluster.arrive before it", "execute barrier.cluster.arrive first", site=t.site)
+        raise DeviceFault(
+            "barrier.cluster-wait-without-arrive",
+            "barrier.cluster.wait without a barrier.cluster.arrive before it",
+            "execute barrier.cluster.arrive first",
+            site=t.site,
+        )
     generation = max(mine) - 1
     while cluster.barrier_generation <= generation:
         yield ClusterWait(cluster, generation, t.site, warps)

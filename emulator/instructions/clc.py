@@ -70,19 +70,42 @@ def try_cancel(mods: Mods, t: Threads, address: Value, mbar: Value) -> None:
         targets = []
         if multicast:
             for cta in cluster.ctas:
-                targets.append((cta, addr & OFFSET_MASK, cluster.barrier_at(cta.rank << 24 | bar_addr & OFFSET_MASK, "try_cancel")))
+                targets.append(
+                    (
+                        cta,
+                        addr & OFFSET_MASK,
+                        cluster.barrier_at(cta.rank << 24 | bar_addr & OFFSET_MASK, "try_cancel"),
+                    )
+                )
         else:
             cta, offset = cluster.resolve(addr, "try_cancel")
             targets.append((cta, offset, cluster.barrier_at(bar_addr, "try_cancel")))
         for cta, offset, bar in targets:
             cta.check_shared(offset, offset + _BYTES, "clusterlaunchcontrol.try_cancel")
             if offset % _BYTES:
-                raise DeviceFault("clc.misaligned", "clusterlaunchcontrol.try_cancel with a response address that is not a multiple of 16", "allocate the response with align=16", site=site)
+                raise DeviceFault(
+                    "clc.misaligned",
+                    "clusterlaunchcontrol.try_cancel with a response address that is not a multiple of 16",
+                    "allocate the response with align=16",
+                    site=site,
+                )
             if cluster.hb is not None:
                 warp = t.cta.rank * t.cta.num_warps + int(tid) // 32
-                cluster.hb.tma_load(warp, bar.hb, t.rd_site, writes=[(cta.rank, hbm.Span(offset, offset + _BYTES))], reads=[], what="clusterlaunchcontrol.try_cancel")
+                cluster.hb.tma_load(
+                    warp,
+                    bar.hb,
+                    t.rd_site,
+                    writes=[(cta.rank, hbm.Span(offset, offset + _BYTES))],
+                    reads=[],
+                    what="clusterlaunchcontrol.try_cancel",
+                )
         if cluster.clc_denied:
-            raise DeviceFault("clc.after-refusal", "clusterlaunchcontrol.try_cancel after a request of this cluster has failed", "leave the loop when is_canceled is false", site=site)
+            raise DeviceFault(
+                "clc.after-refusal",
+                "clusterlaunchcontrol.try_cancel after a request of this cluster has failed",
+                "leave the loop when is_canceled is false",
+                site=site,
+            )
 
         def complete(targets: Any = tuple(targets)) -> None:
             taken = take_cluster(machine)
@@ -131,22 +154,29 @@ def is_canceled(mods: Mods, t: Threads, response: Value) -> Value:
 def _coordinate(t: Threads, axis: int) -> Callable[[Any], int]:
     def take(r: Any) -> int:
         if r is None:
-            raise DeviceFault("clc.not-canceled", "get_first_ctaid of a response that did not get a cluster", "use it only where is_canceled is true", site=t.site)
+            raise DeviceFault(
+                "clc.not-canceled",
+                "get_first_ctaid of a response that did not get a cluster",
+                "use it only where is_canceled is true",
+                site=t.site,
+            )
         return int(r[axis])
 
     return take
 
 
-@instruction("ptx.clusterlaunchcontrol_query_cancel_get_first_ctaid", counter="clusterlaunchcontrol.query_cancel")
+@instruction(
+    "ptx.clusterlaunchcontrol_query_cancel_get_first_ctaid", counter="clusterlaunchcontrol.query_cancel"
+)
 def get_first_ctaid(mods: Mods, t: Threads, old: Value, response: Value) -> Value:
     """Index of the first CTA of the cancelled cluster along one axis."""
     axis = "xyz".index(mods["query"][-1])
     return _per_lane(t, response, _coordinate(t, axis))
 
 
-@instruction("ptx.clusterlaunchcontrol_query_cancel_get_first_ctaid_v4", counter="clusterlaunchcontrol.query_cancel")
+@instruction(
+    "ptx.clusterlaunchcontrol_query_cancel_get_first_ctaid_v4", counter="clusterlaunchcontrol.query_cancel"
+)
 def get_first_ctaid_v4(mods: Mods, t: Threads, old: Any, response: Value) -> Any:
     """All three coordinates; the fourth element is unspecified (0 here)."""
     return [*(_per_lane(t, response, _coordinate(t, axis)) for axis in range(3)), 0]
-
-

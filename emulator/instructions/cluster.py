@@ -12,8 +12,8 @@ from emulator.errors import DeviceFault
 from emulator.instructions.atomics import memory_dtype, operand_array, update_of
 from emulator.instructions.ld_st import block_of
 from emulator.instructions.mbarrier import complete_tx
-from emulator.instructions.registry import Mods, instruction
 from emulator.instructions.registers import split128
+from emulator.instructions.registry import Mods, instruction
 from emulator.lanes import M32
 from emulator.machine.address import RANK_SHIFT
 from emulator.threads import Threads
@@ -50,7 +50,12 @@ def getctarank(mods: Mods, t: Threads, address: Any) -> Any:
 
 
 def _remote_write(
-    t: Threads, address: Any, values: list[np.ndarray], mbar: Any, what: str, update: Callable[[Any, Any], Any] | None
+    t: Threads,
+    address: Any,
+    values: list[np.ndarray],
+    mbar: Any,
+    what: str,
+    update: Callable[[Any, Any], Any] | None,
 ) -> None:
     """One asynchronous write per active thread; it signals its bytes at an mbarrier of the CTA that it writes to.
 
@@ -64,13 +69,30 @@ def _remote_write(
         cta, offset = cluster.resolve(int(addr), what)
         cta.check_shared(offset, offset + size, what)
         if offset % size:
-            raise DeviceFault("smem.misaligned", f"{what} of {size} bytes at a shared address that is not a multiple of {size}", f"align the destination to {size} bytes", site=site)
+            raise DeviceFault(
+                "smem.misaligned",
+                f"{what} of {size} bytes at a shared address that is not a multiple of {size}",
+                f"align the destination to {size} bytes",
+                site=site,
+            )
         bar = cluster.barrier_at(int(bar_addr), what)
         if bar.cta is not cta:
-            raise DeviceFault("cluster.other-barrier", f"{what} writes to CTA rank {cta.rank} but signals an mbarrier of CTA rank {bar.cta.rank}", "data and mbarrier must be in the same CTA: map both addresses with the same rank", site=site)
+            raise DeviceFault(
+                "cluster.other-barrier",
+                f"{what} writes to CTA rank {cta.rank} but signals an mbarrier of CTA rank {bar.cta.rank}",
+                "data and mbarrier must be in the same CTA: map both addresses with the same rank",
+                site=site,
+            )
         if cluster.hb is not None:
             warp = t.cta.rank * t.cta.num_warps + int(tid) // 32
-            cluster.hb.tma_load(warp, bar.hb, t.rd_site, writes=[(cta.rank, hbm.Span(offset, offset + size))], reads=[], what=what)
+            cluster.hb.tma_load(
+                warp,
+                bar.hb,
+                t.rd_site,
+                writes=[(cta.rank, hbm.Span(offset, offset + size))],
+                reads=[],
+                what=what,
+            )
         data = np.array([v[k] for v in values], dtype=dtype)
 
         def complete(cta: Any = cta, offset: int = offset, data: np.ndarray = data, bar: Any = bar) -> None:
@@ -91,7 +113,10 @@ def st_async(mods: Mods, t: Threads, address: Any, value: Any, mbar: Any) -> Non
     """``st.async``: store to another CTA's shared memory and complete its bytes at an mbarrier there."""
     dtype = memory_dtype(mods["type"])
     if dtype.kind == "V":
-        halves = [np.broadcast_to(np.asarray(half, dtype=np.uint64), t.active_count()) for half in split128(t.compact(value))]
+        halves = [
+            np.broadcast_to(np.asarray(half, dtype=np.uint64), t.active_count())
+            for half in split128(t.compact(value))
+        ]
         _remote_write(t, address, halves, mbar, "st.async", None)
         return
     _remote_write(t, address, [_lanes(t, value, dtype)], mbar, "st.async", None)

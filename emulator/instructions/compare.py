@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from emulator.instructions.registers import FLOATS, PACKED, as_u64, elementwise, float_op, is_vector, packed, parts, unsupported
+from emulator.instructions.registers import (
+    FLOATS,
+    PACKED,
+    as_u64,
+    elementwise,
+    float_op,
+    is_vector,
+    packed,
+    parts,
+    unsupported,
+)
 from emulator.instructions.registry import Mods, instruction
 from emulator.lanes import Value, ndarray
 from emulator.numerics.rounding import flush
@@ -71,7 +81,11 @@ def flush_any(x: Any) -> Any:
     return x * ~small if x.dtype == np.float64 else np.where(small, np.copysign(np.zeros((), x.dtype), x), x)
 
 
-_SMALLEST_NORMAL = {"float16": np.float16(2.0**-14), "bfloat16": FLOATS["bf16"].type(2.0**-126), "float64": 2.0**-1022}
+_SMALLEST_NORMAL = {
+    "float16": np.float16(2.0**-14),
+    "bfloat16": FLOATS["bf16"].type(2.0**-126),
+    "float64": 2.0**-1022,
+}
 
 
 def _boolean(mods: Mods) -> Callable[[Value, Value], Value]:

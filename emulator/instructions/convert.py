@@ -15,7 +15,9 @@ from emulator.numerics import convert
 from emulator.numerics.rounding import canonical_nan, saturate
 
 Op = Callable[..., Value]
-_INT_DTYPE = {name: np.dtype(("int" if signed else "uint") + str(bits)) for name, (bits, signed) in INTEGERS.items()}
+_INT_DTYPE = {
+    name: np.dtype(("int" if signed else "uint") + str(bits)) for name, (bits, signed) in INTEGERS.items()
+}
 
 
 def on_arrays(fn: Callable[..., ndarray]) -> Op:
@@ -89,9 +91,12 @@ def _flush_wide(x: ndarray, rnd: str = "rn") -> ndarray:
     return np.where(tiny, np.copysign(0.0, x), x)
 
 
-def _nan_of(dtype: str, atype: str, ftz: bool, rounds: bool, change: Callable[[ndarray], ndarray]) -> Callable[[ndarray], ndarray]:
+def _nan_of(
+    dtype: str, atype: str, ftz: bool, rounds: bool, change: Callable[[ndarray], ndarray]
+) -> Callable[[ndarray], ndarray]:
     """What a NaN becomes (H200): canonical, but f64 and the plain widening of bf16 and f32 keep sign and payload."""
-    if (dtype, atype) in (("f32", "f32"), ("f64", "f64")) and not ftz and not rounds or (dtype, atype) == ("f32", "f64"):
+    same = (dtype, atype) in (("f32", "f32"), ("f64", "f64")) and not ftz and not rounds
+    if same or (dtype, atype) == ("f32", "f64"):
         return change
     if dtype == "f64":
         if atype == "f16" or ftz:
@@ -112,7 +117,11 @@ def _nan_of(dtype: str, atype: str, ftz: bool, rounds: bool, change: Callable[[n
                 return y
             bits = x.view(np.uint64)
             kept = (bits >> np.uint64(shift)).astype(np.uint16) & np.uint16(quiet - 1)
-            code = (bits >> np.uint64(48)).astype(np.uint16) & np.uint16(0x8000) | np.uint16(exponent | quiet) | kept
+            code = (
+                (bits >> np.uint64(48)).astype(np.uint16) & np.uint16(0x8000)
+                | np.uint16(exponent | quiet)
+                | kept
+            )
             return np.where(nan, code.view(storage), y)
 
         return narrowed
@@ -200,7 +209,11 @@ def cvt(mods: Mods) -> Op:
     ftz = "ftz" in mods and not (dtype == "f16" and mods["rnd"] in ("rm", "rp"))
     load, store = _loader(atype, ftz), _storer(dtype)
     if dtype in FLOATS:
-        change = _nan_of(dtype, atype, "ftz" in mods, mods["rnd"].endswith("i"), _float_to_float(mods)) if atype in FLOATS else _from_int(mods)
+        change = (
+            _nan_of(dtype, atype, "ftz" in mods, mods["rnd"].endswith("i"), _float_to_float(mods))
+            if atype in FLOATS
+            else _from_int(mods)
+        )
         if "sat" in mods:
             inner = change
             return on_arrays(lambda a: store(_unit_interval(inner(load(a)))))
@@ -240,7 +253,9 @@ def cvt_pair_f32(mods: Mods) -> Op:
     return _f32_pair(mods, mods["dtype"].removesuffix("x2"))
 
 
-@instruction("ptx.cvt_f8x2_fp16x2", "ptx.cvt_f6x2_fp16x2", "ptx.cvt_f4x2_fp16x2", "ptx.cvt_ue8m0x2_bf16x2", pure=True)
+@instruction(
+    "ptx.cvt_f8x2_fp16x2", "ptx.cvt_f6x2_fp16x2", "ptx.cvt_f4x2_fp16x2", "ptx.cvt_ue8m0x2_bf16x2", pure=True
+)
 def cvt_pair_narrow(mods: Mods) -> Op:
     """Pairs of 16-bit floats to pairs of a narrower format."""
     source, target = mods["atype"].removesuffix("x2"), mods["dtype"].removesuffix("x2")

@@ -20,13 +20,17 @@ from emulator.threads import Threads
 if TYPE_CHECKING:
     from emulator.machine.cta import Cta
 
-_SIZES = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
+_SIZES: dict[int, np.dtype[Any]] = {
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+    16: np.dtype(np.complex128),
+}
 
 
 class WarpCopies:
     """The cp.async groups of one warp: operations in the open group, and in each committed group, oldest first."""
 
-    __slots__ = ("open", "groups")
+    __slots__ = ("groups", "open")
 
     def __init__(self) -> None:
         self.open = 0
@@ -63,18 +67,33 @@ def _copy(t: Threads, dst: Value, src: Value, cp_size: Value, src_size: Value | 
     """Issue one copy of ``cp_size`` bytes per active thread; bytes from ``src_size`` on are zero."""
     size = int(cp_size)
     if size not in _SIZES:
-        raise DeviceFault("cp.async.bad-size", f"cp.async of {size} bytes; the size must be 4, 8 or 16", "copy 4, 8 or 16 bytes per thread", site=t.site)
+        raise DeviceFault(
+            "cp.async.bad-size",
+            f"cp.async of {size} bytes; the size must be 4, 8 or 16",
+            "copy 4, 8 or 16 bytes per thread",
+            site=t.site,
+        )
     if runtime._nothing_active(t):
         return
     machine, cta = t.cta.machine, t.cta
     to = _active(t, dst)
     target, offsets = runtime.remote(t, to)
     if target is not cta:
-        raise DeviceFault("cp.async.remote", "cp.async into the shared memory of another CTA", "cp.async writes the own CTA's shared memory; use cp.async.bulk across the cluster", site=t.site)
+        raise DeviceFault(
+            "cp.async.remote",
+            "cp.async into the shared memory of another CTA",
+            "cp.async writes the own CTA's shared memory; use cp.async.bulk across the cluster",
+            site=t.site,
+        )
     runtime.shared_offsets(t, offsets, size, "cp.async: write")
     reads = np.full(len(to), size) if src_size is None else np.clip(_active(t, src_size), 0, size)
     if src_size is not None and bool((_active(t, src_size) > size).any()):
-        raise DeviceFault("cp.async.bad-size", f"cp.async with a source size above the {size} bytes of the copy", "src-size is at most cp-size", site=t.site)
+        raise DeviceFault(
+            "cp.async.bad-size",
+            f"cp.async with a source size above the {size} bytes of the copy",
+            "src-size is at most cp-size",
+            site=t.site,
+        )
     pointers = _active(t, src)
     some = reads > 0
     segment, sources = None, pointers
@@ -88,7 +107,14 @@ def _copy(t: Threads, dst: Value, src: Value, cp_size: Value, src_size: Value | 
         source = segment.index if full and segment is not None else None
         hb.cp_async(lanes, cta.rank, offsets, size, t.rd_site, buf=source, gaddr=sources if full else None)
         if tracked and not full and segment is not None:
-            hb.gmem_read(lanes.select(np.flatnonzero(some)), segment.index, sources[some], int(reads[some].min()), t.rd_site, what="cp.async")
+            hb.gmem_read(
+                lanes.select(np.flatnonzero(some)),
+                segment.index,
+                sources[some],
+                int(reads[some].min()),
+                t.rd_site,
+                what="cp.async",
+            )
     runtime.count_bytes(t, "bytes.cp.async", size)
     view, index = cta.view(_SIZES[size]), offsets // size
     whole = src_size is None or bool((reads == size).all())
@@ -110,7 +136,9 @@ def _copy(t: Threads, dst: Value, src: Value, cp_size: Value, src_size: Value | 
         machine.issue(_chain(t, warp), complete, "cp.async", t.site)
 
 
-def _locate(t: Threads, pointers: np.ndarray, reads: np.ndarray, some: np.ndarray, size: int) -> tuple[Any, np.ndarray]:
+def _locate(
+    t: Threads, pointers: np.ndarray, reads: np.ndarray, some: np.ndarray, size: int
+) -> tuple[Any, np.ndarray]:
     """(segment, byte offsets) of the sources; lanes that read nothing may hold any address."""
     memory = t.cta.machine.memory
     live = pointers[some]
@@ -124,7 +152,12 @@ def _locate(t: Threads, pointers: np.ndarray, reads: np.ndarray, some: np.ndarra
             site=t.site,
         )  # fmt: skip
     if bool((offsets % size).any()):
-        raise DeviceFault("gmem.misaligned", f"cp.async of {size} bytes from an address of `{segment.name}` that is not a multiple of {size}", f"cp.async of {size} bytes needs {size}-byte aligned addresses", site=t.site)
+        raise DeviceFault(
+            "gmem.misaligned",
+            f"cp.async of {size} bytes from an address of `{segment.name}` that is not a multiple of {size}",
+            f"cp.async of {size} bytes needs {size}-byte aligned addresses",
+            site=t.site,
+        )
     out = np.zeros(len(pointers), dtype=np.int64)
     out[some] = offsets
     return segment, out
@@ -136,16 +169,30 @@ def cp_async(mods: Mods, t: Threads, dst: Value, src: Value, cp_size: Value, pol
 
 
 @instruction("ptx.cp_async_ca_src_size", "ptx.cp_async_cg_src_size", counter="cp.async")
-def cp_async_src_size(mods: Mods, t: Threads, dst: Value, src: Value, cp_size: Value, src_size: Value, policy: Any = ()) -> None:
+def cp_async_src_size(
+    mods: Mods, t: Threads, dst: Value, src: Value, cp_size: Value, src_size: Value, policy: Any = ()
+) -> None:
     """Copy ``src_size`` bytes and fill the rest of ``cp_size`` with zeros."""
     _copy(t, dst, src, cp_size, src_size)
 
 
 @instruction("ptx.cp_async_ca_ignore_src", "ptx.cp_async_cg_ignore_src", counter="cp.async")
-def cp_async_ignore_src(mods: Mods, t: Threads, dst: Value, src: Value, cp_size: Value, ignore: Value, policy: Any = ()) -> None:
+def cp_async_ignore_src(
+    mods: Mods, t: Threads, dst: Value, src: Value, cp_size: Value, ignore: Value, policy: Any = ()
+) -> None:
     """Zeros where ``ignore`` holds."""
     size = int(cp_size)
-    _copy(t, dst, src, cp_size, np.where(np.asarray(ignore) != 0, 0, size) if isinstance(ignore, np.ndarray) else 0 if ignore else size)
+    _copy(
+        t,
+        dst,
+        src,
+        cp_size,
+        np.where(np.asarray(ignore) != 0, 0, size)
+        if isinstance(ignore, np.ndarray)
+        else 0
+        if ignore
+        else size,
+    )
 
 
 def commit(t: Threads) -> None:

@@ -92,7 +92,9 @@ def _global_region(map_: Any, coords: tuple[int, ...]) -> Any:
     return hbm.Strided(window.offset, shape, strides)
 
 
-def _targets(t: Threads, address: int, barrier: int, mask: int | None, group: int) -> list[tuple[Cta, int, Mbarrier]]:
+def _targets(
+    t: Threads, address: int, barrier: int, mask: int | None, group: int
+) -> list[tuple[Cta, int, Mbarrier]]:
     """(receiving CTA, shared offset, barrier that is signalled) of a load."""
     cluster = t.cta.cluster
     what = "cp.async.bulk"
@@ -106,7 +108,12 @@ def _targets(t: Threads, address: int, barrier: int, mask: int | None, group: in
         if not mask >> rank & 1:
             continue
         if rank >= len(cluster.ctas):
-            raise DeviceFault("tma.bad-mask", f"multicast to CTA rank {rank} of a cluster of {len(cluster.ctas)}", "the mask has one bit per CTA of the cluster", site=t.site)
+            raise DeviceFault(
+                "tma.bad-mask",
+                f"multicast to CTA rank {rank} of a cluster of {len(cluster.ctas)}",
+                "the mask has one bit per CTA of the cluster",
+                site=t.site,
+            )
         signal = rank if group != 2 else (rank & ~1) | (bar_rank & 1)
         out.append((cluster.ctas[rank], offset, cluster.barrier_at(signal << 24 | bar_offset, what)))
     return out
@@ -117,7 +124,12 @@ def _check_destination(t: Threads, cta: Cta, map_: Any, offset: int, what: str) 
     t.cta.machine.check_tile(t, offset, offset + map_.smem_bytes, what)
     problems = map_.destination_problems(offset)
     if problems:
-        raise DeviceFault("tma.misaligned", f"{what}: {problems[0]}", "allocate the tile with align=1024 (128-byte swizzle) or at least 128", site=t.site)
+        raise DeviceFault(
+            "tma.misaligned",
+            f"{what}: {problems[0]}",
+            "allocate the tile with align=1024 (128-byte swizzle) or at least 128",
+            site=t.site,
+        )
 
 
 def _check_corner(t: Threads, map_: Any, position: tuple[int, ...], store: bool, what: str) -> None:
@@ -143,7 +155,12 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
         one = _one(t, index)
         position = _coords(one, coords, index)
         if not gather and len(position) != map_.rank:
-            raise DeviceFault("tma.bad-rank", f"a load with {len(position)} coordinates through a tensor map of rank {map_.rank}", "give one coordinate per dimension of the tensor map, innermost first", site=t.site)
+            raise DeviceFault(
+                "tma.bad-rank",
+                f"a load with {len(position)} coordinates through a tensor map of rank {map_.rank}",
+                "give one coordinate per dimension of the tensor map, innermost first",
+                site=t.site,
+            )
         if not gather:
             _check_corner(one, map_, position, False, "TMA load")
         bits = int(lanes.pick(mask[0], index)) if len(mask) else None
@@ -157,12 +174,19 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
             if region is not None and machine.written.get(segment.index, True):
                 reads = [(segment.index, region)]
             for cta, offset, bar in targets:
-                cluster.hb.tma_load(_warp(one), bar.hb, t.rd_site, writes=[(cta.rank, _smem_region(shaped, offset))], reads=reads, what="cp.async.bulk.tensor")
+                cluster.hb.tma_load(
+                    _warp(one),
+                    bar.hb,
+                    t.rd_site,
+                    writes=[(cta.rank, _smem_region(shaped, offset))],
+                    reads=reads,
+                    what="cp.async.bulk.tensor",
+                )
         site = t.site
         for _, _, bar in targets:
             issue_copy(bar, shaped.box_bytes, site)
 
-        def complete(targets: Any = targets, position: tuple[int, ...] = position) -> None:
+        def complete(targets: Any = targets, position: tuple[int, ...] = position, site: int = site) -> None:
             for cta, offset, bar in targets:
                 if gather:
                     map_.gather4(segment.raw, position, cta.smem, offset)
@@ -173,11 +197,15 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
         try:
             machine.issue((cluster, "tma", machine.next_id()), complete, "TMA load", t.site)
         except tma.BoxError as error:
-            raise DeviceFault("tma.bad-box", str(error), "check the tensor map against the tensor", site=site) from None
+            raise DeviceFault(
+                "tma.bad-box", str(error), "check the tensor map against the tensor", site=site
+            ) from None
 
 
 @instruction("ptx.cp_async_bulk_tensor_g2s_cluster", counter="cp.async.bulk.tensor.load")
-def load_cluster(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar: Any, mask: Any = (), policy: Any = ()) -> None:
+def load_cluster(
+    mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar: Any, mask: Any = (), policy: Any = ()
+) -> None:
     """TMA load into the shared memory of one or more CTAs of the cluster."""
     _load_tensor(mods, t, dst, tmap, coords, mbar, mask)
 
@@ -188,7 +216,9 @@ def load_cta(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar: Any
     _load_tensor(mods, t, dst, tmap, coords, mbar, ())
 
 
-@instruction("ptx.cp_async_bulk_tensor_prefetch", "ptx.cp_async_bulk_prefetch", counter="cp.async.bulk.prefetch")
+@instruction(
+    "ptx.cp_async_bulk_tensor_prefetch", "ptx.cp_async_bulk_prefetch", counter="cp.async.bulk.prefetch"
+)
 def prefetch(mods: Mods, t: Threads, *operands: Any) -> None:
     """L2 prefetch: nothing to do."""
 
@@ -260,7 +290,12 @@ def _store_tensor(mods: Mods, t: Threads, tmap: Any, coords: Any, src: Any, op: 
         one = _one(t, index)
         position = _coords(one, coords, index)
         if not scatter and len(position) != map_.rank:
-            raise DeviceFault("tma.bad-rank", f"a store with {len(position)} coordinates through a tensor map of rank {map_.rank}", "give one coordinate per dimension of the tensor map, innermost first", site=t.site)
+            raise DeviceFault(
+                "tma.bad-rank",
+                f"a store with {len(position)} coordinates through a tensor map of rank {map_.rank}",
+                "give one coordinate per dimension of the tensor map, innermost first",
+                site=t.site,
+            )
         if not scatter:
             _check_corner(one, map_, position, True, "TMA store")
         cta, offset = t.cta.cluster.resolve(int(lanes.pick(src, index)), "TMA store")
@@ -270,7 +305,15 @@ def _store_tensor(mods: Mods, t: Threads, tmap: Any, coords: Any, src: Any, op: 
         if hb is not None:
             region = None if scatter else _global_region(map_, position)
             writes = [(segment.index, region)] if region is not None else []
-            hb.tma_store(_warp(one), int(one.tid) % 32, t.rd_site, reads=[(cta.rank, _smem_region(shaped, offset))], writes=writes, what="cp.reduce.async.bulk.tensor" if op else "cp.async.bulk.tensor", atomic=bool(op))
+            hb.tma_store(
+                _warp(one),
+                int(one.tid) % 32,
+                t.rd_site,
+                reads=[(cta.rank, _smem_region(shaped, offset))],
+                writes=writes,
+                what="cp.reduce.async.bulk.tensor" if op else "cp.async.bulk.tensor",
+                atomic=bool(op),
+            )
 
         def source(cta: Cta = cta, offset: int = offset) -> Any:
             return shaped.read_box(cta.smem, offset)
@@ -379,7 +422,12 @@ def wait_group(mods: Mods, t: Threads, count: Any) -> None:
 
 def _check_size(t: Threads, size: int, *addresses: int) -> None:
     if size % 16 or any(a % 16 for a in addresses) or size <= 0:
-        raise DeviceFault("tma.misaligned", f"a bulk copy of {size} bytes; size and addresses must be multiples of 16", "bulk copies move multiples of 16 bytes between 16-byte aligned addresses", site=t.site)
+        raise DeviceFault(
+            "tma.misaligned",
+            f"a bulk copy of {size} bytes; size and addresses must be multiples of 16",
+            "bulk copies move multiples of 16 bytes between 16-byte aligned addresses",
+            site=t.site,
+        )
 
 
 def _bulk_load(t: Threads, dst: Any, src: Any, size: Any, mbar: Any, mask: Any) -> None:
@@ -395,14 +443,27 @@ def _bulk_load(t: Threads, dst: Any, src: Any, size: Any, mbar: Any, mask: Any) 
         for cta, offset, bar in targets:
             cta.check_shared(offset, offset + n, "bulk copy: write")
             if cluster.hb is not None:
-                reads = [(segment.index, hbm.Span(start, start + n))] if machine.written.get(segment.index, True) else []
-                cluster.hb.tma_load(_warp(one), bar.hb, t.rd_site, writes=[(cta.rank, hbm.Span(offset, offset + n))], reads=reads, what="cp.async.bulk")
+                reads = (
+                    [(segment.index, hbm.Span(start, start + n))]
+                    if machine.written.get(segment.index, True)
+                    else []
+                )
+                cluster.hb.tma_load(
+                    _warp(one),
+                    bar.hb,
+                    t.rd_site,
+                    writes=[(cta.rank, hbm.Span(offset, offset + n))],
+                    reads=reads,
+                    what="cp.async.bulk",
+                )
         machine.count("bytes.bulk.load", n * len(targets))
         site = t.site
         for _, _, bar in targets:
             issue_copy(bar, n, site)
 
-        def complete(targets: Any = targets, segment: Any = segment, start: int = start, n: int = n) -> None:
+        def complete(
+            targets: Any = targets, segment: Any = segment, start: int = start, n: int = n, site: int = site
+        ) -> None:
             for cta, offset, bar in targets:
                 cta.smem[offset : offset + n] = segment.raw[start : start + n]
                 complete_tx(machine, bar, n, site)
@@ -411,12 +472,16 @@ def _bulk_load(t: Threads, dst: Any, src: Any, size: Any, mbar: Any, mask: Any) 
 
 
 @instruction("ptx.cp_async_bulk_g2s_cluster", counter="cp.async.bulk.load")
-def bulk_load_cluster(mods: Mods, t: Threads, dst: Any, src: Any, size: Any, mbar: Any, mask: Any = (), policy: Any = ()) -> None:
+def bulk_load_cluster(
+    mods: Mods, t: Threads, dst: Any, src: Any, size: Any, mbar: Any, mask: Any = (), policy: Any = ()
+) -> None:
     _bulk_load(t, dst, src, size, mbar, mask)
 
 
 @instruction("ptx.cp_async_bulk_g2s_cta", counter="cp.async.bulk.load")
-def bulk_load_cta(mods: Mods, t: Threads, dst: Any, src: Any, size: Any, left: Any, right: Any, mbar: Any, policy: Any = ()) -> None:
+def bulk_load_cta(
+    mods: Mods, t: Threads, dst: Any, src: Any, size: Any, left: Any, right: Any, mbar: Any, policy: Any = ()
+) -> None:
     if len(left) or len(right):
         raise UnsupportedInstruction("cp.async.bulk", t.cta.machine.location(t.site), "with ignore_oob")
     _bulk_load(t, dst, src, size, mbar, ())
@@ -425,7 +490,14 @@ def bulk_load_cta(mods: Mods, t: Threads, dst: Any, src: Any, size: Any, left: A
 def _combine(op: str, dtype: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
     from emulator.machine.tensor_map import _reduce
 
-    name = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "b32": "uint32", "b64": "uint64"}.get(dtype) or dtype.replace("u", "uint").replace("s", "int")
+    name = {
+        "f16": "float16",
+        "bf16": "bfloat16",
+        "f32": "float32",
+        "f64": "float64",
+        "b32": "uint32",
+        "b64": "uint64",
+    }.get(dtype) or dtype.replace("u", "uint").replace("s", "int")
     np_type = tma.TMA_TYPES[name].numpy
     assert np_type is not None
     return np.ascontiguousarray(_reduce(op, old.view(np_type), new.view(np_type), name)).view(np.uint8)
@@ -443,11 +515,27 @@ def _bulk_s2c(mods: Mods, t: Threads, dst: Any, src: Any, size: Any, mbar: Any, 
         to.check_shared(to_offset, to_offset + n, "bulk copy: write")
         source.check_shared(offset, offset + n, "bulk copy: read")
         if cluster.hb is not None:
-            cluster.hb.tma_load(_warp(one), bar.hb, t.rd_site, writes=[(to.rank, hbm.Span(to_offset, to_offset + n))], reads=[], smem_reads=[(source.rank, hbm.Span(offset, offset + n))], what="cp.async.bulk")
+            cluster.hb.tma_load(
+                _warp(one),
+                bar.hb,
+                t.rd_site,
+                writes=[(to.rank, hbm.Span(to_offset, to_offset + n))],
+                reads=[],
+                smem_reads=[(source.rank, hbm.Span(offset, offset + n))],
+                what="cp.async.bulk",
+            )
         machine.count("bytes.bulk.dsmem", n)
         site = t.site
 
-        def complete(to: Cta = to, to_offset: int = to_offset, source: Cta = source, offset: int = offset, n: int = n, bar: Any = bar) -> None:
+        def complete(
+            to: Cta = to,
+            to_offset: int = to_offset,
+            source: Cta = source,
+            offset: int = offset,
+            n: int = n,
+            bar: Any = bar,
+            site: int = site,
+        ) -> None:
             data = source.smem[offset : offset + n]
             target = to.smem[to_offset : to_offset + n]
             target[...] = _combine(op, mods["type"], target.copy(), data) if op else data
@@ -479,7 +567,15 @@ def _bulk_s2g(mods: Mods, t: Threads, dst: Any, src: Any, size: Any, op: str) ->
         cta.check_shared(offset, offset + n, "bulk copy: read")
         hb = t.cta.cluster.hb
         if hb is not None:
-            hb.tma_store(_warp(one), int(one.tid) % 32, t.rd_site, reads=[(cta.rank, hbm.Span(offset, offset + n))], writes=[(segment.index, hbm.Span(start, start + n))], what="cp.async.bulk", atomic=bool(op))
+            hb.tma_store(
+                _warp(one),
+                int(one.tid) % 32,
+                t.rd_site,
+                reads=[(cta.rank, hbm.Span(offset, offset + n))],
+                writes=[(segment.index, hbm.Span(start, start + n))],
+                what="cp.async.bulk",
+                atomic=bool(op),
+            )
         machine.count("bytes.bulk.store", n)
 
         def source(cta: Cta = cta, offset: int = offset, n: int = n) -> Any:
@@ -499,6 +595,10 @@ def bulk_s2g(mods: Mods, t: Threads, dst: Any, src: Any, size: Any, policy: Any 
     _bulk_s2g(mods, t, dst, src, size, "")
 
 
-@instruction("ptx.cp_reduce_async_bulk_s2g", "ptx.cp_reduce_async_bulk_s2g_f32_noftz", counter="cp.reduce.async.bulk.store")
+@instruction(
+    "ptx.cp_reduce_async_bulk_s2g",
+    "ptx.cp_reduce_async_bulk_s2g_f32_noftz",
+    counter="cp.reduce.async.bulk.store",
+)
 def bulk_reduce_s2g(mods: Mods, t: Threads, dst: Any, src: Any, size: Any, policy: Any = ()) -> None:
     _bulk_s2g(mods, t, dst, src, size, mods["redop"])

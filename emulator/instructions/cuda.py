@@ -223,8 +223,8 @@ def mov_sreg(mods: Mods) -> Callable[..., Any]:
     return lambda t, bits=32: read(t)
 
 
-def _axis(values: Callable[[Threads], tuple[int, int, int]], axis: int) -> Callable[[Threads], int]:
-    return lambda t: int(values(t)[axis])
+def _axis(values: Callable[[Threads], tuple[Any, Any, Any]], axis: int) -> Callable[[Threads], Value]:
+    return lambda t: values(t)[axis]
 
 
 def _cluster_position(t: Threads) -> tuple[int, int, int]:
@@ -276,10 +276,10 @@ _SPECIAL: dict[str, Callable[[Threads], Value]] = {
     "lanemask_le": _lane_mask(lambda k: (2 << k) - 1),
     "lanemask_gt": _lane_mask(lambda k: ~((2 << k) - 1)),
     "lanemask_ge": _lane_mask(lambda k: ~((1 << k) - 1)),
-    **{f"ctaid.{axis}": (lambda t, k=k: t.cta.block_idx[k]) for k, axis in enumerate("xyz")},
-    **{f"nctaid.{axis}": (lambda t, k=k: t.cta.machine.grid[k]) for k, axis in enumerate("xyz")},
-    **{f"cluster_ctaid.{axis}": (lambda t, k=k: t.cta.cluster_idx[k]) for k, axis in enumerate("xyz")},
-    **{f"cluster_nctaid.{axis}": (lambda t, k=k: t.cta.cluster.shape[k]) for k, axis in enumerate("xyz")},
+    **{f"ctaid.{axis}": _axis(lambda t: t.cta.block_idx, k) for k, axis in enumerate("xyz")},
+    **{f"nctaid.{axis}": _axis(lambda t: t.cta.machine.grid, k) for k, axis in enumerate("xyz")},
+    **{f"cluster_ctaid.{axis}": _axis(lambda t: t.cta.cluster_idx, k) for k, axis in enumerate("xyz")},
+    **{f"cluster_nctaid.{axis}": _axis(lambda t: t.cta.cluster.shape, k) for k, axis in enumerate("xyz")},
 }
 
 
@@ -297,7 +297,9 @@ def nano_sleep(mods: Mods, t: Threads, time: Value) -> Generator[Wait, None, Non
 # ---------------------------------------------------------------------------------------------- CTA-wide votes
 
 
-def reduce_over_barrier(t: Threads, index: Value, count: Value, predicate: Value) -> Generator[Wait, None, dict[int, tuple[int, int]]]:
+def reduce_over_barrier(
+    t: Threads, index: Value, count: Value, predicate: Value
+) -> Generator[Wait, None, dict[int, tuple[int, int]]]:
     """bar.red: (threads whose predicate holds, threads) over everybody who meets at the barrier, per barrier id."""
     true = (by_warp(t, predicate) != 0) & participants(t)
     ids = dict(t.per_warp(index))
@@ -319,7 +321,9 @@ def reduce_over_barrier(t: Threads, index: Value, count: Value, predicate: Value
     return result  # type: ignore[return-value]
 
 
-def _per_warp_result(t: Threads, index: Value, totals: dict[int, tuple[int, int]], fn: Callable[[int, int], int]) -> Value:
+def _per_warp_result(
+    t: Threads, index: Value, totals: dict[int, tuple[int, int]], fn: Callable[[int, int], int]
+) -> Value:
     values = [fn(*totals[int(i)]) for _, i in t.per_warp(index)]
     if len(set(values)) == 1:
         return values[0]
@@ -349,7 +353,13 @@ instruction("cuda.syncthreads_or", blocking=True, collective=True, counter="bar.
 
 
 @instruction(
-    "ptx.bar_red_popc", "ptx.bar_red_pred", "ptx.barrier_red_popc", "ptx.barrier_red_pred", blocking=True, collective=True, counter="bar.red"
+    "ptx.bar_red_popc",
+    "ptx.bar_red_pred",
+    "ptx.barrier_red_popc",
+    "ptx.barrier_red_pred",
+    blocking=True,
+    collective=True,
+    counter="bar.red",
 )
 def bar_red(mods: Mods, t: Threads, index: Value, predicate: Value) -> Generator[Wait, None, Value]:
     """``bar.red.{popc,and,or}`` over all threads of the CTA."""
@@ -360,7 +370,9 @@ def bar_red(mods: Mods, t: Threads, index: Value, predicate: Value) -> Generator
     "ptx.bar_red_popc_count", "ptx.bar_red_pred_count", "ptx.barrier_red_popc_count", "ptx.barrier_red_pred_count",
     blocking=True, collective=True, counter="bar.red",
 )  # fmt: skip
-def bar_red_count(mods: Mods, t: Threads, index: Value, count: Value, predicate: Value) -> Generator[Wait, None, Value]:
+def bar_red_count(
+    mods: Mods, t: Threads, index: Value, count: Value, predicate: Value
+) -> Generator[Wait, None, Value]:
     t.require_whole_warps("bar.red")
     totals = yield from reduce_over_barrier(t, index, count, predicate)
     return _per_warp_result(t, index, totals, _VOTES[mods["op"]])
@@ -372,7 +384,7 @@ def bar_red_count(mods: Mods, t: Threads, index: Value, count: Value, predicate:
 class GridWait(Wait):
     """Warps blocked in the grid barrier."""
 
-    __slots__ = ("machine", "generation", "site", "warps")
+    __slots__ = ("generation", "machine", "site", "warps")
     kind = "grid.sync"
 
     def __init__(self, machine: Any, generation: int, site: int, warps: list[int]) -> None:
@@ -426,7 +438,12 @@ def trap_when_assert_failed(mods: Mods, t: Threads, condition: Value) -> None:
         if condition or runtime._nothing_active(t):
             return
         tid = int(np.asarray(t.tid).flat[t.active_indices()[0] if t.lane is None else 0])
-    raise DeviceFault("assert.failed", f"an assertion of the kernel failed in thread {tid} of CTA {t.cta.linear}", "the kernel itself checks this condition: see the line", site=t.site)
+    raise DeviceFault(
+        "assert.failed",
+        f"an assertion of the kernel failed in thread {tid} of CTA {t.cta.linear}",
+        "the kernel itself checks this condition: see the line",
+        site=t.site,
+    )
 
 
 _SPEC = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcsp])")
@@ -448,7 +465,9 @@ def format_c(fmt: str, args: list[Any]) -> str:
             return hex(int(value))
         if plain[-1] == "c":
             return chr(int(value))
-        return plain % (float(value) if plain[-1] in "eEfFgG" else int(value) if plain[-1] in "dxXo" else value)
+        return plain % (
+            float(value) if plain[-1] in "eEfFgG" else int(value) if plain[-1] in "dxXo" else value
+        )
 
     return _SPEC.sub(one, fmt)
 
@@ -463,5 +482,3 @@ def printf(mods: Mods) -> Callable[..., None]:
             t.cta.machine.print(format_c(fmt, list(row[1:])))
 
     return op
-
-

@@ -28,7 +28,9 @@ def _format(name: str, mods: Mods) -> int:
     return code
 
 
-def _shared_bits(m: int, n: int, a: int, b: int, trans_a: int, trans_b: int, neg_a: int, neg_b: int, sparse: int) -> int:
+def _shared_bits(
+    m: int, n: int, a: int, b: int, trans_a: int, trans_b: int, neg_a: int, neg_b: int, sparse: int
+) -> int:
     """The fields that dense and block-scaled descriptors have in common."""
     return (
         bool(sparse) << 2 | a << 7 | b << 10 | bool(neg_a) << 13 | bool(neg_b) << 14 | bool(trans_a) << 15
@@ -41,8 +43,22 @@ def encode_dense(mods: Mods) -> Callable[..., int]:
     """Descriptor of a dense MMA: dtypes of D, A, B, the shape, majorness, negation and saturation."""
     d, a, b = (_format(name, mods) for name in mods.tokens[:3])
 
-    def op(t: Threads, m: int, n: int, k: int, trans_a: int, trans_b: int, group: int, neg_a: int, neg_b: int, sat: int, sparse: int) -> int:
-        return _shared_bits(m, n, a, b, trans_a, trans_b, neg_a, neg_b, sparse) | bool(sat) << 3 | (d & 3) << 4
+    def op(
+        t: Threads,
+        m: int,
+        n: int,
+        k: int,
+        trans_a: int,
+        trans_b: int,
+        group: int,
+        neg_a: int,
+        neg_b: int,
+        sat: int,
+        sparse: int,
+    ) -> int:
+        return (
+            _shared_bits(m, n, a, b, trans_a, trans_b, neg_a, neg_b, sparse) | bool(sat) << 3 | (d & 3) << 4
+        )
 
     return op
 
@@ -52,12 +68,25 @@ def encode_block_scaled(mods: Mods) -> Callable[..., int]:
     """Descriptor of a block-scaled MMA; the scale-factor ids are 0, ``runtime_instr_desc`` sets them."""
     _, a_name, b_name, scale, _ = mods.tokens[:5]
     if scale not in _SCALE_FORMATS:
-        raise unsupported("tcgen05_encode_instr_descriptor_block_scaled", mods, f"scale factors of dtype {scale}")
+        raise unsupported(
+            "tcgen05_encode_instr_descriptor_block_scaled", mods, f"scale factors of dtype {scale}"
+        )
     # mxf4 and mxf4nvf4 take e2m1 only, as format 1; mxf8f6f4 numbers its formats
     four_bits = a_name == b_name == "float4_e2m1fn"
 
     def op(
-        t: Threads, sfa: Value, sfb: Value, m: int, n: int, k: int, trans_a: int, trans_b: int, group: int, neg_a: int, neg_b: int, sparse: int
+        t: Threads,
+        sfa: Value,
+        sfb: Value,
+        m: int,
+        n: int,
+        k: int,
+        trans_a: int,
+        trans_b: int,
+        group: int,
+        neg_a: int,
+        neg_b: int,
+        sparse: int,
     ) -> int:
         a, b = (1, 1) if four_bits and k >= 64 else (_format(a_name, mods), _format(b_name, mods))
         bits = _shared_bits(m, n, a, b, trans_a, trans_b, neg_a, neg_b, sparse)
@@ -71,4 +100,6 @@ def runtime_instr_desc(mods: Mods, t: Threads, desc: Any, sf_id: Value) -> None:
     """Set both scale-factor ids of a block-scaled descriptor in a register."""
     old = desc.read("uint32", 1)
     ids = np.asarray(sf_id).astype(np.uint32)
-    desc.write("uint32", old & np.uint32(~0x60000030 & 0xFFFFFFFF) | ids << np.uint32(29) | ids << np.uint32(4))
+    desc.write(
+        "uint32", old & np.uint32(~0x60000030 & 0xFFFFFFFF) | ids << np.uint32(29) | ids << np.uint32(4)
+    )

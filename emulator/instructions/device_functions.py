@@ -13,7 +13,6 @@ import numpy as np
 from emulator.instructions.registry import Mods, instruction
 from emulator.threads import Threads
 
-
 _NUMPY = {
     "float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }  # fmt: skip

@@ -137,7 +137,10 @@ def _approximate(fn: Callable[..., Any], name: str, halves: bool = False) -> Cal
     def build(mods: Mods) -> Op:
         ptx_type, ftz = mods["type"], "ftz" in mods
         if halves:
-            return float_op(lambda x: special.on_half(fn, np.asarray(x), ftz=ftz if fn is not special.tanh else None), ptx_type)
+            return float_op(
+                lambda x: special.on_half(fn, np.asarray(x), ftz=ftz if fn is not special.tanh else None),
+                ptx_type,
+            )
         if ptx_type != "f32":
             raise unsupported(name, mods)
         if fn is special.tanh:
@@ -219,4 +222,3 @@ instruction("ptx.add_half", pure=True)(_half(rounding.add_half, "add"))
 instruction("ptx.sub_half", pure=True)(_half(lambda a, b: rounding.add_half(a, -b), "sub"))
 instruction("ptx.mul_half", pure=True)(_half(rounding.mul_half, "mul"))
 instruction("ptx.fma_half", pure=True)(_half(rounding.fma_half, "fma"))
-

@@ -33,7 +33,13 @@ def discard(mods: Mods, t: Threads, address: Value, size: Value) -> None:
         segment.raw[offset : offset + 128] = 0xFF
 
 
-@instruction("ptx.createpolicy_fractional", "ptx.createpolicy_fraction", "ptx.createpolicy_range", "ptx.createpolicy_cvt", pure=True)
+@instruction(
+    "ptx.createpolicy_fractional",
+    "ptx.createpolicy_fraction",
+    "ptx.createpolicy_range",
+    "ptx.createpolicy_cvt",
+    pure=True,
+)
 def createpolicy(mods: Mods) -> Callable[..., Value]:
     """An L2 cache policy: opaque, without effect here."""
     return lambda *operands: 0x10F0000000000000
@@ -55,7 +61,12 @@ def st_bulk(mods: Mods) -> Callable[..., None]:
             cta, offset = t.cta.cluster.resolve(int(addr), "st.bulk")
             n = int(n)
             if n % 8 or offset % 8:
-                raise DeviceFault("smem.misaligned", "st.bulk with an address or size that is not a multiple of 8", "align the buffer to 8 bytes and fill whole 8-byte words", site=t.site)
+                raise DeviceFault(
+                    "smem.misaligned",
+                    "st.bulk with an address or size that is not a multiple of 8",
+                    "align the buffer to 8 bytes and fill whole 8-byte words",
+                    site=t.site,
+                )
             cta.check_shared(offset, offset + n, "st.bulk")
             if hb is not None:
                 lane = hb.lane(t.cta.rank * t.cta.num_warps + int(tid) // 32, int(tid) % 32)

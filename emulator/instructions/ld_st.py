@@ -106,7 +106,12 @@ def st(mods: Mods) -> Any:
     return store
 
 
-_WIDE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
+_WIDE: dict[int, np.dtype[Any]] = {
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+    16: np.dtype(np.complex128),
+}
 
 
 @instruction("ptx.ld_vec", "ptx.ld_vec256", "ptx.ldu_vec", counter=None, factory=True)
@@ -135,7 +140,13 @@ def ld_vec(mods: Mods) -> Any:
 def block_of(t: Threads, group: Any, np_type: np.dtype) -> np.ndarray:
     """A register group as ``[n, L]`` (``[n, 1]`` in single-lane code)."""
     if isinstance(group, np.ndarray):
-        block = group if group.dtype == np_type else group.view(np_type) if group.dtype.itemsize == np_type.itemsize else group.astype(np_type)
+        block = (
+            group
+            if group.dtype == np_type
+            else group.view(np_type)
+            if group.dtype.itemsize == np_type.itemsize
+            else group.astype(np_type)
+        )
         return block.reshape(len(block), -1)
     rows = []
     for v in group:

@@ -70,7 +70,9 @@ def _lut(a: Value, b: Value, c: Value, table: int) -> Value:
     result: Any = 0
     for index in range(8):
         if table >> index & 1:
-            term = (a if index & 4 else a ^ M32) & (b if index & 2 else b ^ M32) & (c if index & 1 else c ^ M32)
+            term = (
+                (a if index & 4 else a ^ M32) & (b if index & 2 else b ^ M32) & (c if index & 1 else c ^ M32)
+            )
             result = result | term
     return result
 

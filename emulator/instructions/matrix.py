@@ -53,7 +53,9 @@ def _all_lanes(t: Threads) -> Threads:
     return t if t.parent is None else _all_lanes(t.parent)
 
 
-def _row_access(t: Threads, address: Value, rows: int, write: bool, what: str) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+def _row_access(
+    t: Threads, address: Value, rows: int, write: bool, what: str
+) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """(16-byte view of shared memory, row indices ``[warps, rows]``, positions of the executing warps)."""
     positions = _active_positions(t)
     lanes = _providers(positions, rows)
@@ -146,7 +148,9 @@ def _expand(rows: np.ndarray, bits: int) -> np.ndarray:
     return elements.astype(np.uint8).reshape(*rows.shape[:-1], 16)
 
 
-@instruction("ptx.ldmatrix_m16n16_b8", "ptx.ldmatrix_b8fmt", collective=True, counter="ldmatrix", factory=True)
+@instruction(
+    "ptx.ldmatrix_m16n16_b8", "ptx.ldmatrix_b8fmt", collective=True, counter="ldmatrix", factory=True
+)
 def ldmatrix_b8(mods: Mods) -> Callable[..., Any]:
     """8-bit matrices: ``m16n16.trans`` and ``m8n16``, also from packed 4- and 6-bit rows (``b8x16`` formats)."""
     num, wide = _number(mods), mods["shape"] == "m16n16"
@@ -177,7 +181,9 @@ def stmatrix_b8(mods: Mods) -> Callable[..., Any]:
         view, rows, positions = _row_access(t, address, 8 * num, True, "stmatrix")
         data = np.ascontiguousarray(_fragments(t, block_of(t, group, _U32), positions))
         elements = data.view(_U8).reshape(len(positions), num, 8, 4, 2, 2)  # g, q, row half, column parity
-        columns = np.ascontiguousarray(elements.transpose(0, 1, 3, 5, 4, 2))  # column = 2 q + parity, row = 8 half + g
+        columns = np.ascontiguousarray(
+            elements.transpose(0, 1, 3, 5, 4, 2)
+        )  # column = 2 q + parity, row = 8 half + g
         view[rows] = columns.reshape(len(positions), 8 * num, 16).view(_ROW)[:, :, 0]
         t.cta.machine.progress += 1
 
@@ -188,7 +194,11 @@ def stmatrix_b8(mods: Mods) -> Callable[..., Any]:
 def movmatrix(mods: Mods, t: Threads, a: Value) -> np.ndarray:
     """``movmatrix.m8n8.trans.b16``: the warp's 8x8 matrix of 16-bit elements, transposed."""
     positions = _active_positions(t)
-    rows = np.ascontiguousarray(by_warp(t, a)[list(positions)].astype(_U32)).view(_U16).reshape(len(positions), 8, 8)
+    rows = (
+        np.ascontiguousarray(by_warp(t, a)[list(positions)].astype(_U32))
+        .view(_U16)
+        .reshape(len(positions), 8, 8)
+    )
     turned = np.ascontiguousarray(rows.swapaxes(1, 2)).view(_U32).reshape(len(positions), 1, 32)
     return _result(t, turned, positions)[0].astype(np.int64)
 
@@ -238,7 +248,7 @@ def _decode(x: np.ndarray, fmt: formats.ElementFormat) -> np.ndarray:
     return formats.decode_table(fmt)[x]
 
 
-_CARRIER = {32: _U32, 16: _U16, 8: _U8}
+_CARRIER: dict[int, np.dtype[Any]] = {32: _U32, 16: _U16, 8: _U8}
 
 
 def _shape(mods: Mods) -> tuple[int, int, int]:
@@ -247,7 +257,9 @@ def _shape(mods: Mods) -> tuple[int, int, int]:
     return int(m), int(n), int(k)
 
 
-def _multiply(t: Threads, a: np.ndarray, b: np.ndarray, c: np.ndarray, fa: Any, fb: Any, d_format: str) -> np.ndarray:
+def _multiply(
+    t: Threads, a: np.ndarray, b: np.ndarray, c: np.ndarray, fa: Any, fb: Any, d_format: str
+) -> np.ndarray:
     """D = A B^T + C for each warp, float32 (or float16)."""
     if t.cta.machine.numerics == "exact":
         one = _exact_fp8 if fa.bits == 8 else _exact
@@ -292,7 +304,9 @@ def mma(mods: Mods) -> Callable[..., Any]:
         _count(t, mods, positions)
         a = _decode(operand_a(_fragments(t, block_of(t, a_group, _U32), positions), carrier_a, 16), fa)
         b = _decode(operand_b(_fragments(t, block_of(t, b_group, _U32), positions), carrier_b), fb)
-        c_registers = np.ascontiguousarray(_fragments(t, block_of(t, c_group, _U32 if half else _F32), positions))
+        c_registers = np.ascontiguousarray(
+            _fragments(t, block_of(t, c_group, _U32 if half else _F32), positions)
+        )
         if half:
             pairs = c_registers.view(np.float16).reshape(len(positions), 2, 32, 2)
             c = accumulator(np.ascontiguousarray(pairs.transpose(0, 1, 3, 2)), 16)
@@ -324,7 +338,11 @@ def mma_int(mods: Mods) -> Callable[..., Any]:
 
     def decode(registers: np.ndarray, name: str, rows: int | None) -> np.ndarray:
         if name == "b1":
-            bits = np.unpackbits(np.ascontiguousarray(registers).view(_U8).reshape(*registers.shape, 4), axis=-1, bitorder="little")
+            bits = np.unpackbits(
+                np.ascontiguousarray(registers).view(_U8).reshape(*registers.shape, 4),
+                axis=-1,
+                bitorder="little",
+            )
             values = bits.astype(np.uint8)
         elif name in ("u4", "s4"):
             values = _integers(registers, name)
@@ -340,7 +358,9 @@ def mma_int(mods: Mods) -> Callable[..., Any]:
         _count(t, mods, positions)
         a = decode(_fragments(t, block_of(t, a_group, _U32), positions), names[0], m).astype(np.float64)
         b = decode(_fragments(t, block_of(t, b_group, _U32), positions), names[1], None).astype(np.float64)
-        c = accumulator(np.ascontiguousarray(_fragments(t, block_of(t, c_group, _U32), positions)).view(np.int32), m)
+        c = accumulator(
+            np.ascontiguousarray(_fragments(t, block_of(t, c_group, _U32), positions)).view(np.int32), m
+        )
         if bitop == "xor":
             total = a @ (1 - b).swapaxes(1, 2) + (1 - a) @ b.swapaxes(1, 2)
         else:

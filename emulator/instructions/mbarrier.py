@@ -60,12 +60,16 @@ def update(machine: Any, bar: Mbarrier, count: int, tx: int, site: int, warp: in
             bar.pending = bar.expected
             bar.last_history, bar.history = bar.history, []
     if tx and not completed:
-        _report(machine, bar, barrier_protocol.mbarrier_bytes(bar), warp, site, *(a.site for a in bar.history))
+        _report(
+            machine, bar, barrier_protocol.mbarrier_bytes(bar), warp, site, *(a.site for a in bar.history)
+        )
     if completed:
         if bar.copies:
             late = sum(nbytes for _, nbytes in bar.copies)
             sites = (a.site for a in bar.last_history if a.tx > 0)
-            _report(machine, bar, barrier_protocol.mbarrier_completion(bar, late), warp, bar.copies[0][0], *sites)
+            _report(
+                machine, bar, barrier_protocol.mbarrier_completion(bar, late), warp, bar.copies[0][0], *sites
+            )
         if bar.cta.cluster.hb is not None:
             bar.cta.cluster.hb.mbarrier_complete(bar.hb)
 
@@ -107,9 +111,19 @@ def mbarrier_init(mods: Mods, t: Threads, address: Any, count: Any) -> None:
         cta, offset = t.cta.cluster.resolve(addr, "mbarrier.init")
         cta.check_shared(offset, offset + 8, "mbarrier.init")
         if offset % 8:
-            raise DeviceFault("mbarrier.misaligned", "mbarrier.init at an address that is not a multiple of 8", "allocate the barrier with align=8", site=t.site)
+            raise DeviceFault(
+                "mbarrier.misaligned",
+                "mbarrier.init at an address that is not a multiple of 8",
+                "allocate the barrier with align=8",
+                site=t.site,
+            )
         if not 1 <= n <= MAX_COUNT:
-            raise DeviceFault("mbarrier.bad-count", f"mbarrier.init with an arrival count of {n}; it must be 1 to {MAX_COUNT}", "give the number of arrivals that complete a phase", site=t.site)
+            raise DeviceFault(
+                "mbarrier.bad-count",
+                f"mbarrier.init with an arrival count of {n}; it must be 1 to {MAX_COUNT}",
+                "give the number of arrivals that complete a phase",
+                site=t.site,
+            )
         old = cta.mbarriers.get(offset)
         if old is not None and (old.pending != old.expected or old.tx):
             t.cta.machine.report(
@@ -146,7 +160,9 @@ def _barrier(t: Threads, address: int) -> Mbarrier:
     return t.cta.cluster.barrier_at(address, "mbarrier operation")
 
 
-def _grouped(t: Threads, address: Any, *values: Any) -> list[tuple[Mbarrier, tuple[Any, ...], int, list[int]]]:
+def _grouped(
+    t: Threads, address: Any, *values: Any
+) -> list[tuple[Mbarrier, tuple[Any, ...], int, list[int]]]:
     """(barrier, operand values, executing threads, warps) per distinct barrier and operands."""
     if t.lane is not None or not any(hasattr(v, "ndim") and v.ndim for v in (address, *values)):
         bar = _barrier(t, int(address))
@@ -159,9 +175,7 @@ def _grouped(t: Threads, address: Any, *values: Any) -> list[tuple[Mbarrier, tup
         warp = tid // 32
         if warp not in entry[1]:
             entry[1].append(warp)
-    return [
-        (_barrier(t, int(key[0])), tuple(key[1:]), n, warps) for key, (n, warps) in groups.items()
-    ]
+    return [(_barrier(t, int(key[0])), tuple(key[1:]), n, warps) for key, (n, warps) in groups.items()]
 
 
 @instruction("ptx.mbarrier_arrive", counter="mbarrier.arrive")
@@ -224,7 +238,9 @@ def mbarrier_wait(mods: Mods, t: Threads, address: Any, parity: Any) -> Generato
 
 
 @instruction("cuda.mbarrier_wait_acquire_cluster", blocking=True, counter="mbarrier.wait")
-def mbarrier_wait_acquire_cluster(mods: Mods, t: Threads, address: Any, parity: Any) -> Generator[Wait, None, None]:
+def mbarrier_wait_acquire_cluster(
+    mods: Mods, t: Threads, address: Any, parity: Any
+) -> Generator[Wait, None, None]:
     yield from _wait(t, address, parity)
 
 

@@ -94,7 +94,11 @@ def _window_of(address: Value) -> Value:
 
 
 @instruction(
-    "ptx.mbarrier_try_wait_parity", "ptx.mbarrier_try_wait_parity_no_hint", blocking=True, counter="mbarrier.try_wait", factory=True
+    "ptx.mbarrier_try_wait_parity",
+    "ptx.mbarrier_try_wait_parity_no_hint",
+    blocking=True,
+    counter="mbarrier.try_wait",
+    factory=True,
 )
 def try_wait_parity(mods: Mods) -> Callable[..., Generator[Wait, None, Value]]:
     """Suspend until the phase with this parity completes (true) or the time limit passes (false)."""
@@ -139,7 +143,13 @@ def test_wait(mods: Mods) -> Callable[..., Value]:
     return op
 
 
-@instruction("ptx.mbarrier_try_wait", "ptx.mbarrier_try_wait_hint", blocking=True, counter="mbarrier.try_wait", factory=True)
+@instruction(
+    "ptx.mbarrier_try_wait",
+    "ptx.mbarrier_try_wait_hint",
+    blocking=True,
+    counter="mbarrier.try_wait",
+    factory=True,
+)
 def try_wait(mods: Mods) -> Callable[..., Generator[Wait, None, Value]]:
     acquire = "relaxed" not in mods
 
@@ -155,7 +165,9 @@ def try_wait(mods: Mods) -> Callable[..., Generator[Wait, None, Value]]:
     return op
 
 
-def _arrive_with_token(t: Threads, address: Value, count: Value, tx: Value, release: bool, drop: bool) -> Value:
+def _arrive_with_token(
+    t: Threads, address: Value, count: Value, tx: Value, release: bool, drop: bool
+) -> Value:
     """Arrive and return the token of the phase before the arrival, per lane."""
     tokens: list[tuple[int, int]] = []
     for bar, (n, bytes_), threads, warps in _grouped(t, address, count, tx):
@@ -172,7 +184,9 @@ def _arrive_with_token(t: Threads, address: Value, count: Value, tx: Value, rele
     return out
 
 
-def _arrival(drop: bool, expect_tx: bool, counted: bool, returns: bool) -> Callable[[Mods], Callable[..., Any]]:
+def _arrival(
+    drop: bool, expect_tx: bool, counted: bool, returns: bool
+) -> Callable[[Mods], Callable[..., Any]]:
     def build(mods: Mods) -> Callable[..., Any]:
         release = "relaxed" not in mods
 
@@ -188,17 +202,31 @@ def _arrival(drop: bool, expect_tx: bool, counted: bool, returns: bool) -> Calla
 
 for _drop, _verb in ((False, "arrive"), (True, "arrive_drop")):
     _name = f"mbarrier.{_verb}"
-    instruction(f"ptx.mbarrier_{_verb}_state", counter=_name, factory=True)(_arrival(_drop, False, False, True))
-    instruction(f"ptx.mbarrier_{_verb}_count_state", counter=_name, factory=True)(_arrival(_drop, False, True, True))
-    instruction(f"ptx.mbarrier_{_verb}_expect_tx_state", counter=f"{_name}.expect_tx", factory=True)(_arrival(_drop, True, False, True))
-instruction("ptx.mbarrier_arrive_drop_nocount", counter="mbarrier.arrive_drop", factory=True)(_arrival(True, False, False, False))
-instruction("ptx.mbarrier_arrive_drop", counter="mbarrier.arrive_drop", factory=True)(_arrival(True, False, True, False))
-instruction("ptx.mbarrier_arrive_drop_expect_tx", counter="mbarrier.arrive_drop.expect_tx", factory=True)(_arrival(True, True, False, False))
+    instruction(f"ptx.mbarrier_{_verb}_state", counter=_name, factory=True)(
+        _arrival(_drop, False, False, True)
+    )
+    instruction(f"ptx.mbarrier_{_verb}_count_state", counter=_name, factory=True)(
+        _arrival(_drop, False, True, True)
+    )
+    instruction(f"ptx.mbarrier_{_verb}_expect_tx_state", counter=f"{_name}.expect_tx", factory=True)(
+        _arrival(_drop, True, False, True)
+    )
+instruction("ptx.mbarrier_arrive_drop_nocount", counter="mbarrier.arrive_drop", factory=True)(
+    _arrival(True, False, False, False)
+)
+instruction("ptx.mbarrier_arrive_drop", counter="mbarrier.arrive_drop", factory=True)(
+    _arrival(True, False, True, False)
+)
+instruction("ptx.mbarrier_arrive_drop_expect_tx", counter="mbarrier.arrive_drop.expect_tx", factory=True)(
+    _arrival(True, True, False, False)
+)
 
 
 @instruction("ptx.mbarrier_pending_count", pure=True)
 def pending_count(mods: Mods) -> Callable[[Value], Value]:
     """The pending arrivals that a token recorded."""
-    return lambda state: (state >> np.uint64(32)).astype(np.int64) if isinstance(state, ndarray) else int(state) >> 32 & 0xFFFFF
-
-
+    return lambda state: (
+        (state >> np.uint64(32)).astype(np.int64)
+        if isinstance(state, ndarray)
+        else int(state) >> 32 & 0xFFFFF
+    )

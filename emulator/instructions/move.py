@@ -56,7 +56,9 @@ def mov_unpack_b32x2(mods: Mods) -> Op:
 @instruction("ptx.mov_pack_b16x4", pure=True)
 def mov_pack_b16x4(mods: Mods) -> Op:
     """``mov.b64 d, {a, b, c, d}``."""
-    return lambda g: lanes.pack64(g[0] & 0xFFFF | (g[1] & 0xFFFF) << 16, g[2] & 0xFFFF | (g[3] & 0xFFFF) << 16)
+    return lambda g: lanes.pack64(
+        g[0] & 0xFFFF | (g[1] & 0xFFFF) << 16, g[2] & 0xFFFF | (g[3] & 0xFFFF) << 16
+    )
 
 
 @instruction("ptx.mov_unpack_b16x4", pure=True)

@@ -153,7 +153,9 @@ def elementwise(fn: Callable[..., ndarray], ptx_type: str) -> Callable[..., Valu
     wide = carrier.itemsize == 8
 
     def op(*operands: Value) -> Value:
-        if wide and all(isinstance(x, ndarray) and x.dtype == carrier and x.flags.c_contiguous for x in operands):
+        if wide and all(
+            isinstance(x, ndarray) and x.dtype == carrier and x.flags.c_contiguous for x in operands
+        ):
             lined_up = canonical_nan(fn(*(x.view(element) for x in operands)))
             return lined_up.view(carrier)
         vector = is_vector(*operands)

@@ -28,9 +28,11 @@ from typing import Any
 class Mods:
     """Modifier tokens of one PTX instruction."""
 
-    __slots__ = ("tokens", "slots", "dtypes")
+    __slots__ = ("dtypes", "slots", "tokens")
 
-    def __init__(self, tokens: tuple[str, ...] = (), slots: dict[str, str] | None = None, dtypes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, tokens: tuple[str, ...] = (), slots: dict[str, str] | None = None, dtypes: tuple[str, ...] = ()
+    ) -> None:
         self.tokens = tokens
         self.slots = slots or {}
         self.dtypes = dtypes

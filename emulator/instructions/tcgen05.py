@@ -29,11 +29,22 @@ def encode_matrix_descriptor(mods: Mods, t: Threads, pointer: Any, ldo: Any, sdo
     """SMEM matrix descriptor; ``ldo`` and ``sdo`` are in units of 16 bytes, ``swizzle`` is TIRx's mode number."""
     code = {0: 0, 1: 6, 2: 4, 3: 2, 4: 1}.get(int(lanes.pick(swizzle, 0)))
     if code is None:
-        raise DeviceFault("tcgen05.bad-descriptor", f"swizzle mode {swizzle} does not exist", "use 0 (none), 1 (32B), 2 (64B), 3 (128B) or 4 (128B with 32-byte atoms)", site=t.site)
+        raise DeviceFault(
+            "tcgen05.bad-descriptor",
+            f"swizzle mode {swizzle} does not exist",
+            "use 0 (none), 1 (32B), 2 (64B), 3 (128B) or 4 (128B with 32-byte atoms)",
+            site=t.site,
+        )
     if isinstance(pointer, np.ndarray):
         pointer = int(pointer[0])
     start = (int(pointer) & 0x3FFFF) >> 4
-    return start | (int(lanes.pick(ldo, 0)) & 0x3FFF) << 16 | (int(lanes.pick(sdo, 0)) & 0x3FFF) << 32 | 1 << 46 | code << 61
+    return (
+        start
+        | (int(lanes.pick(ldo, 0)) & 0x3FFF) << 16
+        | (int(lanes.pick(sdo, 0)) & 0x3FFF) << 32
+        | 1 << 46
+        | code << 61
+    )
 
 
 # ---------------------------------------------------------------------------------------------- allocation
@@ -75,7 +86,12 @@ def _group(mods: Mods, t: Threads) -> int:
 
 def _check_columns(t: Threads, columns: int, what: str) -> None:
     if columns not in (32, 64, 128, 256, 512):
-        raise DeviceFault("tmem.bad-size", f"{what} of {columns} columns; the number must be a power of two from 32 to 512", "round up to 32, 64, 128, 256 or 512 columns", site=t.site)
+        raise DeviceFault(
+            "tmem.bad-size",
+            f"{what} of {columns} columns; the number must be a power of two from 32 to 512",
+            "round up to 32, 64, 128, 256 or 512 columns",
+            site=t.site,
+        )
 
 
 @instruction("ptx.tcgen05_alloc", blocking=True, collective=True, counter="tcgen05.alloc")
@@ -88,7 +104,12 @@ def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generat
     for _warp, addr in t.per_warp(address):
         tm = cta.tmem
         if tm.relinquished:
-            raise DeviceFault("tmem.alloc-after-relinquish", "tcgen05.alloc after this CTA gave up its right to allocate", "allocate before tcgen05.relinquish_alloc_permit", site=t.site)
+            raise DeviceFault(
+                "tmem.alloc-after-relinquish",
+                "tcgen05.alloc after this CTA gave up its right to allocate",
+                "allocate before tcgen05.relinquish_alloc_permit",
+                site=t.site,
+            )
         if tm.find(columns) is None and tm.allocations:
             already = sum(n for n, _, _ in tm.allocations.values())
             cta.machine.report(
@@ -109,7 +130,14 @@ def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generat
         hb = cta.cluster.hb
         if hb is not None:
             hb.tmem_alloc(cta.rank, base, columns)
-            hb.smem_write(t.hb_lanes() if len(t.warps) == 1 else hb.lane(cta.rank * cta.num_warps + _warp), target.rank, offset, 4, t.rd_site, what="tcgen05.alloc")
+            hb.smem_write(
+                t.hb_lanes() if len(t.warps) == 1 else hb.lane(cta.rank * cta.num_warps + _warp),
+                target.rank,
+                offset,
+                4,
+                t.rd_site,
+                what="tcgen05.alloc",
+            )
         target.view(np.dtype(np.uint32))[offset // 4] = base
         cta.machine.progress += 1
 
@@ -124,8 +152,16 @@ def tcgen05_dealloc(mods: Mods, t: Threads, address: Any, columns: Any) -> None:
         _check_columns(t, n, "tcgen05.dealloc")
         held = cta.tmem.allocations.get(base)
         if held is None or held[0] != n:
-            have = ", ".join(f"{c} columns from {b}" for b, (c, _, _) in cta.tmem.allocations.items()) or "nothing"
-            raise DeviceFault("tmem.bad-dealloc", f"tcgen05.dealloc of {n} columns from column {base}, but the CTA holds {have}", "free exactly what tcgen05.alloc returned, once, with the same number of columns", site=t.site)
+            have = (
+                ", ".join(f"{c} columns from {b}" for b, (c, _, _) in cta.tmem.allocations.items())
+                or "nothing"
+            )
+            raise DeviceFault(
+                "tmem.bad-dealloc",
+                f"tcgen05.dealloc of {n} columns from column {base}, but the CTA holds {have}",
+                "free exactly what tcgen05.alloc returned, once, with the same number of columns",
+                site=t.site,
+            )
         del cta.tmem.allocations[base]
         cta.tmem.freed.append((base, n, t.site))
         if cta.cluster.hb is not None:
@@ -133,7 +169,9 @@ def tcgen05_dealloc(mods: Mods, t: Threads, address: Any, columns: Any) -> None:
         cta.machine.progress += 1
 
 
-@instruction("ptx.tcgen05_relinquish_alloc_permit", collective=True, counter="tcgen05.relinquish_alloc_permit")
+@instruction(
+    "ptx.tcgen05_relinquish_alloc_permit", collective=True, counter="tcgen05.relinquish_alloc_permit"
+)
 def tcgen05_relinquish(mods: Mods, t: Threads) -> None:
     _group(mods, t)
     t.cta.tmem.relinquished = True
@@ -170,7 +208,12 @@ def _pair(t: Threads, group: int) -> list[Cta]:
     ctas = t.cta.cluster.ctas
     first = t.cta.rank & ~1
     if first + 1 >= len(ctas):
-        raise DeviceFault("tcgen05.no-peer", "cta_group::2 needs a cluster of at least two CTAs", "launch with a cluster of two CTAs", site=t.site)
+        raise DeviceFault(
+            "tcgen05.no-peer",
+            "cta_group::2 needs a cluster of at least two CTAs",
+            "launch with a cluster of two CTAs",
+            site=t.site,
+        )
     return [ctas[first], ctas[first + 1]]
 
 
@@ -201,21 +244,52 @@ def _scale_vec(tokens: tuple[str, ...], kind: str) -> int:
 
 
 def _issue_mma(
-    mods: Mods, t: Threads, d: Any, a: Any, b_desc: Any, idesc: Any, disable: Any, enable: Any, *, a_in_tmem: bool, scales: tuple[Any, Any] | None = None
+    mods: Mods,
+    t: Threads,
+    d: Any,
+    a: Any,
+    b_desc: Any,
+    idesc: Any,
+    disable: Any,
+    enable: Any,
+    *,
+    a_in_tmem: bool,
+    scales: tuple[Any, Any] | None = None,
 ) -> None:
     group = _group(mods, t)
     kind = next(tok for tok in mods.tokens if tok.startswith("kind::"))[6:]
     scale_vec = _scale_vec(mods.tokens, kind)
     _one_issuer(t)
     if any(int(lanes.pick(x, 0)) for x in disable):
-        raise UnsupportedInstruction("tcgen05.mma", t.cta.machine.location(t.site), "with a disable-output-lane mask")
+        raise UnsupportedInstruction(
+            "tcgen05.mma", t.cta.machine.location(t.site), "with a disable-output-lane mask"
+        )
     machine, cluster = t.cta.machine, t.cta.cluster
     ctas = _pair(t, group)
     warp = t.cta.rank * t.cta.num_warps + t.warps[0]
     for d_i, a_i, b_i, idesc_i, enable_i, *scale_i in t.rows(d, a, b_desc, idesc, enable, *(scales or ())):
         a_i = int(a_i)
-        plan = mma.plan(kind, group, "ws" in mods, scale_vec, int(idesc_i), None if a_in_tmem else a_i, a_i if a_in_tmem else None, int(b_i), int(d_i))
-        op = mma.Mma(plan, ctas, int(d_i), a_i if a_in_tmem else None, bool(enable_i), (int(scale_i[0]), int(scale_i[1])) if scale_i else None, scale_vec, machine.numerics == "exact")
+        plan = mma.plan(
+            kind,
+            group,
+            "ws" in mods,
+            scale_vec,
+            int(idesc_i),
+            None if a_in_tmem else a_i,
+            a_i if a_in_tmem else None,
+            int(b_i),
+            int(d_i),
+        )
+        op = mma.Mma(
+            plan,
+            ctas,
+            int(d_i),
+            a_i if a_in_tmem else None,
+            bool(enable_i),
+            (int(scale_i[0]), int(scale_i[1])) if scale_i else None,
+            scale_vec,
+            machine.numerics == "exact",
+        )
         _check_mma(t, op, warp)
         i = plan.idesc
         machine.count("flops.tcgen05.mma", 2 * i.m * i.n * i.k)
@@ -232,7 +306,12 @@ def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
     p = op.plan
     if p.problems:
         code = p.problems[0][0]
-        raise DeviceFault(code, "tcgen05.mma: " + "; ".join(text for _, text in p.problems), "check shape, element types, layout, swizzle mode and offset of the operand tiles", site=t.site)
+        raise DeviceFault(
+            code,
+            "tcgen05.mma: " + "; ".join(text for _, text in p.problems),
+            "check shape, element types, layout, swizzle mode and offset of the operand tiles",
+            site=t.site,
+        )
     operands = [("B", p.b)] if p.a is None else [("A", p.a), ("B", p.b)]
     for c in op.ctas:
         for name, o in operands:
@@ -246,7 +325,9 @@ def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
     tmem_reads = []
     for c in op.ctas:
         if op.a_tmem is not None:
-            tmem_reads.append((c.rank, mma.tmem_block(op.a_tmem & 0xFFFF, tl.a_columns(p.idesc.k, p.idesc.a_operand))))
+            tmem_reads.append(
+                (c.rank, mma.tmem_block(op.a_tmem & 0xFFFF, tl.a_columns(p.idesc.k, p.idesc.a_operand)))
+            )
         if op.scales is not None:
             tmem_reads.append((c.rank, mma.tmem_block(op.scales[0] & 0xFFFF, tl.scale_columns(p.rows))))
             tmem_reads.append((c.rank, mma.tmem_block(op.scales[1] & 0xFFFF, tl.scale_columns(p.idesc.n))))
@@ -257,42 +338,56 @@ def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
 
 
 @instruction("ptx.tcgen05_mma_ss", counter="tcgen05.mma")
-def tcgen05_mma_ss(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, disable: Any, enable: Any, *extra: Any) -> None:
+def tcgen05_mma_ss(
+    mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, disable: Any, enable: Any, *extra: Any
+) -> None:
     """D = A B^T (+ D), A and B in shared memory; every active thread that reaches it issues one MMA."""
     _issue_mma(mods, t, d, a, b, idesc, disable, enable, a_in_tmem=False)
 
 
 @instruction("ptx.tcgen05_mma_ts", counter="tcgen05.mma")
-def tcgen05_mma_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, disable: Any, enable: Any, *extra: Any) -> None:
+def tcgen05_mma_ts(
+    mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, disable: Any, enable: Any, *extra: Any
+) -> None:
     """D = A B^T (+ D), A in tensor memory."""
     _issue_mma(mods, t, d, a, b, idesc, disable, enable, a_in_tmem=True)
 
 
 @instruction("ptx.tcgen05_mma_block_scale_ss", "ptx.tcgen05_mma_block_scale_block_ss", counter="tcgen05.mma")
-def tcgen05_mma_block_scale_ss(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, sfa: Any, sfb: Any, enable: Any, *extra: Any) -> None:
+def tcgen05_mma_block_scale_ss(
+    mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, sfa: Any, sfb: Any, enable: Any, *extra: Any
+) -> None:
     """Block-scaled MMA, A and B in shared memory, scale factors in tensor memory."""
     _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=False, scales=(sfa, sfb))
 
 
 @instruction("ptx.tcgen05_mma_block_scale_ts", "ptx.tcgen05_mma_block_scale_block_ts", counter="tcgen05.mma")
-def tcgen05_mma_block_scale_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, sfa: Any, sfb: Any, enable: Any, *extra: Any) -> None:
+def tcgen05_mma_block_scale_ts(
+    mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, sfa: Any, sfb: Any, enable: Any, *extra: Any
+) -> None:
     _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=True, scales=(sfa, sfb))
 
 
 def _no_zero_columns(t: Threads, mask: Any) -> None:
     if any(int(lanes.pick(x, 0)) for x in (mask if isinstance(mask, tuple) else (mask,))):
-        raise UnsupportedInstruction("tcgen05.mma.ws", t.cta.machine.location(t.site), "with a zero-column mask")
+        raise UnsupportedInstruction(
+            "tcgen05.mma.ws", t.cta.machine.location(t.site), "with a zero-column mask"
+        )
 
 
 @instruction("ptx.tcgen05_mma_ws_ss", counter="tcgen05.mma")
-def tcgen05_mma_ws_ss(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, enable: Any, mask: Any = ()) -> None:
+def tcgen05_mma_ws_ss(
+    mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, enable: Any, mask: Any = ()
+) -> None:
     """``.ws``: B stays in the collector; the accumulator of M = 32 or 64 is folded over all 128 lanes."""
     _no_zero_columns(t, mask)
     _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=False)
 
 
 @instruction("ptx.tcgen05_mma_ws_ts", counter="tcgen05.mma")
-def tcgen05_mma_ws_ts(mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, enable: Any, mask: Any = ()) -> None:
+def tcgen05_mma_ws_ts(
+    mods: Mods, t: Threads, d: Any, a: Any, b: Any, idesc: Any, enable: Any, mask: Any = ()
+) -> None:
     _no_zero_columns(t, mask)
     _issue_mma(mods, t, d, a, b, idesc, (), enable, a_in_tmem=True)
 
@@ -309,7 +404,11 @@ def _commit(mods: Mods, t: Threads, address: Any, mask: Any = None) -> None:
             bars = [cluster.barrier_at(addr, "tcgen05.commit")]
         else:
             offset = addr & OFFSET_MASK
-            bars = [cluster.barrier_at((rank << 24) | offset, "tcgen05.commit") for rank in range(len(cluster.ctas)) if bits >> rank & 1]
+            bars = [
+                cluster.barrier_at((rank << 24) | offset, "tcgen05.commit")
+                for rank in range(len(cluster.ctas))
+                if bits >> rank & 1
+            ]
         warp = t.cta.rank * t.cta.num_warps + t.warps[0]
         if cluster.hb is not None:
             cluster.hb.tcgen05_commit(warp, [b.hb for b in bars], t.rd_site)
@@ -339,7 +438,9 @@ def _shape(mods: Mods) -> tuple[str, int]:
     return shape, int(next(tok for tok in mods.tokens if tok.startswith("x") and tok[1:].isdigit())[1:])
 
 
-def _bases(t: Threads, address: Any, shape: str, num: int, split: int, packed: bool, what: str) -> list[tuple[list[int], int, tuple[int, ...]]]:
+def _bases(
+    t: Threads, address: Any, shape: str, num: int, split: int, packed: bool, what: str
+) -> list[tuple[list[int], int, tuple[int, ...]]]:
     """Groups of strand-warp positions that name one column: (positions, column, first TMEM lanes)."""
     groups: dict[int, tuple[list[int], list[int]]] = {}
     position = {w: k for k, w in enumerate(t.warps)}
@@ -347,15 +448,32 @@ def _bases(t: Threads, address: Any, shape: str, num: int, split: int, packed: b
         addr = int(addr)
         problems = tl.ld_st_problems(shape, num, addr, w, split, packed)
         if problems:
-            code = "tmem.wrong-lanes" if "lanes" in problems[0] or "lane" in problems[0] else "tmem.out-of-bounds"
-            raise DeviceFault(code, f"{what}: {problems[0]}", "a warp reaches the quarter 32 * (warp % 4) of the lanes; let the warp with that rank read those rows", site=t.site)
+            code = (
+                "tmem.wrong-lanes"
+                if "lanes" in problems[0] or "lane" in problems[0]
+                else "tmem.out-of-bounds"
+            )
+            raise DeviceFault(
+                code,
+                f"{what}: {problems[0]}",
+                "a warp reaches the quarter 32 * (warp % 4) of the lanes; let the warp with that rank read those rows",
+                site=t.site,
+            )
         entry = groups.setdefault(addr & 0xFFFF, ([], []))
         entry[0].append(position[w])
         entry[1].append(tl.warp_base(addr, w))
     return [(pos, column, tuple(bases)) for column, (pos, bases) in groups.items()]
 
 
-def _hb_ldst(t: Threads, column: int, columns: int, positions: list[int], shape: str, bases: tuple[int, ...], store: bool) -> None:
+def _hb_ldst(
+    t: Threads,
+    column: int,
+    columns: int,
+    positions: list[int],
+    shape: str,
+    bases: tuple[int, ...],
+    store: bool,
+) -> None:
     hb = t.cta.cluster.hb
     if hb is None:
         return
@@ -445,7 +563,9 @@ def tcgen05_cp(mods: Mods, t: Threads, address: Any, desc: Any) -> None:
     group = _group(mods, t)
     shape = next(tok for tok in mods.tokens if tok.endswith("b") and "x" in tok)
     multicast = next((tok for tok in mods.tokens if tok.startswith("warpx")), "")
-    if any(tok in ("b8x16", "b6x16_p32", "b4x16_p64") or tok.startswith(("b6x", "b4x")) for tok in mods.tokens):
+    if any(
+        tok in ("b8x16", "b6x16_p32", "b4x16_p64") or tok.startswith(("b6x", "b4x")) for tok in mods.tokens
+    ):
         raise UnsupportedInstruction("tcgen05.cp", t.cta.machine.location(t.site), "with decompression")
     cluster, machine = t.cta.cluster, t.cta.machine
     rows, row_bytes = tl.cp_size(shape, multicast)
@@ -454,7 +574,12 @@ def tcgen05_cp(mods: Mods, t: Threads, address: Any, desc: Any) -> None:
         ctas = _pair(t, group)
         problems = tl.cp_problems(shape, multicast, int(addr))
         if problems:
-            raise DeviceFault("tcgen05.bad-cp", "tcgen05.cp: " + "; ".join(problems), "check the TMEM address and the shape", site=t.site)
+            raise DeviceFault(
+                "tcgen05.bad-cp",
+                "tcgen05.cp: " + "; ".join(problems),
+                "check the TMEM address and the shape",
+                site=t.site,
+            )
         warp = t.cta.rank * t.cta.num_warps + t.warps[0]
         columns = max(1, row_bytes // 4)
         for c in ctas:
@@ -466,7 +591,9 @@ def tcgen05_cp(mods: Mods, t: Threads, address: Any, desc: Any) -> None:
                 tmem_writes=[(c.rank, mma.tmem_block(int(addr) & 0xFFFF, columns)) for c in ctas], accumulate=False, what="tcgen05.cp",
             )  # fmt: skip
 
-        def complete(ctas: list[Cta] = ctas, descriptor: SmemDescriptor = descriptor, addr: int = int(addr)) -> None:
+        def complete(
+            ctas: list[Cta] = ctas, descriptor: SmemDescriptor = descriptor, addr: int = int(addr)
+        ) -> None:
             for c in ctas:
                 tl.cp(c.tmem.cells, c.smem, descriptor, shape, multicast, addr)
 

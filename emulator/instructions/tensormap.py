@@ -62,10 +62,20 @@ def _bytes_at(t: Threads, pointer: int, what: str) -> np.ndarray:
     else:
         segment, offset = t.cta.machine.memory.locate(pointer, 1, what)
         if offset + BYTES > segment.nbytes:
-            raise DeviceFault("gmem.out-of-bounds", f"{what}: the tensor map does not fit into `{segment.name}`", "reserve 128 bytes per tensor map", site=t.site)
+            raise DeviceFault(
+                "gmem.out-of-bounds",
+                f"{what}: the tensor map does not fit into `{segment.name}`",
+                "reserve 128 bytes per tensor map",
+                site=t.site,
+            )
         raw = segment.raw
     if offset % BYTES:
-        raise DeviceFault("tensormap.misaligned", f"{what} at an address that is not a multiple of 128", "align tensor maps to 128 bytes", site=t.site)
+        raise DeviceFault(
+            "tensormap.misaligned",
+            f"{what} at an address that is not a multiple of 128",
+            "align tensor maps to 128 bytes",
+            site=t.site,
+        )
     view: np.ndarray = raw[offset : offset + BYTES].view(np.uint64)
     return view
 
@@ -79,11 +89,18 @@ def at(t: Threads, pointer: int, what: str = "tensor map") -> BoundTensorMap:
     words = _bytes_at(t, pointer, what)
     table = t.cta.machine.memory.tensor_maps
     if int(words[0]) != _MARK or int(words[1]) >= len(table):
-        raise DeviceFault("tensormap.invalid", f"{what}: the 128 bytes at this address are not a tensor map", "copy all 128 bytes of a tensor map there, and fence before using it", site=t.site)
-    return table[int(words[1])]  # type: ignore[no-any-return]
+        raise DeviceFault(
+            "tensormap.invalid",
+            f"{what}: the 128 bytes at this address are not a tensor map",
+            "copy all 128 bytes of a tensor map there, and fence before using it",
+            site=t.site,
+        )
+    return table[int(words[1])]
 
 
-def _rewrite(t: Threads, address: Value, change: Callable[[BoundTensorMap, int], BoundTensorMap], *operands: Value) -> None:
+def _rewrite(
+    t: Threads, address: Value, change: Callable[[BoundTensorMap, int], BoundTensorMap], *operands: Value
+) -> None:
     for row in t.rows(t.tid, address, *operands):
         pointer = int(row[1])
         bound = change(at(t, pointer, "tensormap.replace"), *(int(v) for v in row[2:]))
@@ -120,7 +137,12 @@ def replace_dim(mods: Mods) -> Callable[..., None]:
 
     def op(t: Threads, address: Value, ordinal: Value, value: Value) -> None:
         index = int(ordinal)
-        _rewrite(t, address, lambda bound, new: _with_map(bound, **{name: _at_index(getattr(bound.map, name), index, new)}), value)
+        _rewrite(
+            t,
+            address,
+            lambda bound, new: _with_map(bound, **{name: _at_index(getattr(bound.map, name), index, new)}),
+            value,
+        )
 
     return op
 
@@ -129,7 +151,12 @@ def replace_dim(mods: Mods) -> Callable[..., None]:
 def replace_stride(mods: Mods, t: Threads, address: Value, ordinal: Value, value: Value) -> None:
     """``global_stride`` of dimension ``ordinal + 1``, in bytes (the instruction takes bytes / 16 on no architecture here)."""
     index = int(ordinal)
-    _rewrite(t, address, lambda bound, new: _with_map(bound, strides=_at_index(bound.map.strides, index, new)), value)
+    _rewrite(
+        t,
+        address,
+        lambda bound, new: _with_map(bound, strides=_at_index(bound.map.strides, index, new)),
+        value,
+    )
 
 
 _SWIZZLE = {0: SwizzleMode.NONE, 1: SwizzleMode.B32, 2: SwizzleMode.B64, 3: SwizzleMode.B128}
@@ -152,13 +179,17 @@ def replace_fill_mode(mods: Mods, t: Threads, address: Value, value: Value) -> N
 def cp_fenceproxy(mods: Mods, t: Threads, dst: Value, src: Value, size: Value) -> None:
     """Copy a map from shared to global memory, released to the tensormap proxy (the whole warp, once)."""
     for (_, to), (_, source) in zip(t.per_warp(dst), t.per_warp(src), strict=True):
-        _bytes_at(t, int(to), "tensormap.cp_fenceproxy")[...] = _bytes_at(t, int(source), "tensormap.cp_fenceproxy")
+        _bytes_at(t, int(to), "tensormap.cp_fenceproxy")[...] = _bytes_at(
+            t, int(source), "tensormap.cp_fenceproxy"
+        )
     if t.cta.cluster.hb is not None:
         t.cta.cluster.hb.fence_acq_rel(t.hb_warps())
     t.cta.machine.progress += 1
 
 
-@instruction("ptx.fence_proxy_tensormap_release", "ptx.fence_proxy_tensormap_acquire", counter="fence.proxy.tensormap")
+@instruction(
+    "ptx.fence_proxy_tensormap_release", "ptx.fence_proxy_tensormap_acquire", counter="fence.proxy.tensormap"
+)
 def fence_proxy_tensormap(mods: Mods, t: Threads, *operands: Any) -> None:
     """Orders changes of a tensor map in memory against its use by TMA."""
     if t.cta.cluster.hb is not None:

@@ -25,7 +25,13 @@ def by_warp(t: Threads, value: Value) -> np.ndarray:
     """``[warps, 32]`` of a lane value; a uniform value is a broadcast view."""
     if isinstance(value, np.ndarray) and value.ndim:
         return value.reshape(-1, 32)
-    dtype = value.dtype if isinstance(value, np.generic) else np.uint64 if isinstance(value, int) and value >> 63 > 0 else np.int64
+    dtype = (
+        value.dtype
+        if isinstance(value, np.generic)
+        else np.uint64
+        if isinstance(value, int) and value >> 63 > 0
+        else np.int64
+    )
     return np.broadcast_to(np.asarray(value, dtype=dtype), (len(t.warps), 32))
 
 
@@ -122,7 +128,15 @@ def shfl_sync_p(mods: Mods) -> Callable[..., Any]:
 def _cuda_shuffle(mode: str) -> Callable[..., Any]:
     """``__shfl_*_sync(mask, value, lane or delta, width)``."""
 
-    def fn(mods: Mods, t: Threads, mask: Value, value: Value, operand: Value, width: Value = 32, warp_size: Value = 32) -> Value:
+    def fn(
+        mods: Mods,
+        t: Threads,
+        mask: Value,
+        value: Value,
+        operand: Value,
+        width: Value = 32,
+        warp_size: Value = 32,
+    ) -> Value:
         control = (32 - int(np.asarray(width).flat[0])) << 8 | (0 if mode == "up" else 31)
         return shuffle(t, value, mode, operand, control)[0]
 
@@ -130,9 +144,15 @@ def _cuda_shuffle(mode: str) -> Callable[..., Any]:
 
 
 instruction("cuda.__shfl_sync", "cuda.shfl_sync", collective=True, counter="shfl.sync")(_cuda_shuffle("idx"))
-instruction("cuda.__shfl_up_sync", "tvm_warp_shuffle_up", collective=True, counter="shfl.sync")(_cuda_shuffle("up"))
-instruction("cuda.__shfl_down_sync", "tvm_warp_shuffle_down", collective=True, counter="shfl.sync")(_cuda_shuffle("down"))
-instruction("cuda.__shfl_xor_sync", "tvm_warp_shuffle_xor", collective=True, counter="shfl.sync")(_cuda_shuffle("bfly"))
+instruction("cuda.__shfl_up_sync", "tvm_warp_shuffle_up", collective=True, counter="shfl.sync")(
+    _cuda_shuffle("up")
+)
+instruction("cuda.__shfl_down_sync", "tvm_warp_shuffle_down", collective=True, counter="shfl.sync")(
+    _cuda_shuffle("down")
+)
+instruction("cuda.__shfl_xor_sync", "tvm_warp_shuffle_xor", collective=True, counter="shfl.sync")(
+    _cuda_shuffle("bfly")
+)
 
 
 # ---------------------------------------------------------------------------------------------- votes
@@ -230,7 +250,7 @@ def match_all_sync_p(mods: Mods, t: Threads, a: Value, membermask: Value) -> Any
 
 # ---------------------------------------------------------------------------------------------- reductions
 
-_REDUCE: dict[str, Callable[..., Any]] = {
+_REDUCE: dict[str, np.ufunc] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
 
@@ -320,7 +340,9 @@ class RegisterWait(Wait):
         warps = self.cta.num_warps
         start = memory_safety.launch_registers(32 * warps)
         groups = [[held.get(w, start) for w in range(g, min(g + 4, warps))] for g in range(0, warps, 4)]
-        return memory_safety.setmaxnreg(self.count, "inc", [sum(g) / 4 for g in groups], 128 * start * warps // 4)
+        return memory_safety.setmaxnreg(
+            self.count, "inc", [sum(g) / 4 for g in groups], 128 * start * warps // 4
+        )
 
     def ready(self) -> bool:
         return self.problem() is None

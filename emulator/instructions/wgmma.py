@@ -24,19 +24,19 @@ from emulator.instructions.registers import unsupported
 from emulator.instructions.registry import Mods, instruction
 from emulator.lanes import Value, pick
 from emulator.machine import smem_descriptor as sd
-from emulator.machine.smem_descriptor import SmemDescriptor
+from emulator.machine.smem_descriptor import Major, SmemDescriptor
 from emulator.numerics import formats, tensor_core
 from emulator.threads import Threads
 
 _POISON = np.uint32(0xFFFFFFFF)
 _U32 = np.dtype(np.uint32)
-_CARRIER = {32: np.dtype(np.uint32), 16: np.dtype(np.uint16), 8: np.dtype(np.uint8)}
+_CARRIER: dict[int, np.dtype[Any]] = {32: np.dtype(np.uint32), 16: np.dtype(np.uint16), 8: np.dtype(np.uint8)}
 
 
 class Flight:
     """Accumulators that wgmma operations in flight are writing."""
 
-    __slots__ = ("value", "target", "pending", "half")
+    __slots__ = ("half", "pending", "target", "value")
 
     def __init__(self, value: np.ndarray, target: np.ndarray, half: bool) -> None:
         self.value = value
@@ -48,7 +48,7 @@ class Flight:
 class Unit:
     """The wgmma queue of a warpgroup (of one warp where warps run apart)."""
 
-    __slots__ = ("open", "groups", "flights", "fenced")
+    __slots__ = ("fenced", "flights", "groups", "open")
 
     def __init__(self) -> None:
         self.open = 0
@@ -123,16 +123,21 @@ def scatter_d(d: np.ndarray, half: bool) -> np.ndarray:
 
 
 @lru_cache(maxsize=4096)
-def _chunks(value: int, rows: int, k: int, bits: int, major: str) -> Any:
+def _chunks(value: int, rows: int, k: int, bits: int, major: Major) -> Any:
     d = SmemDescriptor.decode_wgmma(value)
     return hbm.Chunks(np.sort(np.unique(sd.chunk_addresses(d, rows, k, bits, major))), 16)
 
 
-def _check(t: Threads, value: int, rows: int, k: int, fmt: Any, major: str, name: str) -> SmemDescriptor:
+def _check(t: Threads, value: int, rows: int, k: int, fmt: Any, major: Major, name: str) -> SmemDescriptor:
     d = SmemDescriptor.decode_wgmma(value)
     problems = sd.problems(d, rows, k, fmt, major, len(t.cta.smem))
     if problems:
-        raise DeviceFault("wgmma.bad-descriptor", f"wgmma: the descriptor of {name} is wrong: {problems[0]}", "compare its address, offsets and swizzle with the layout of the tile", site=t.site)
+        raise DeviceFault(
+            "wgmma.bad-descriptor",
+            f"wgmma: the descriptor of {name} is wrong: {problems[0]}",
+            "compare its address, offsets and swizzle with the layout of the tile",
+            site=t.site,
+        )
     return d
 
 
@@ -141,7 +146,9 @@ def _shape(mods: Mods) -> tuple[int, int]:
     return int(n), int(k)
 
 
-def _multiply(t: Threads, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, fa: Any, fb: Any, half: bool) -> np.ndarray:
+def _multiply(
+    t: Threads, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, fa: Any, fb: Any, half: bool
+) -> np.ndarray:
     if t.cta.machine.numerics == "exact":
         return tensor_core.mma_exact(a, b, c, fa, fb, "f16" if half else "f32", "wgmma").astype(np.float32)
     d = tensor_core.mma_fast(a, b, c)
@@ -160,8 +167,8 @@ def _build(mods: Mods, from_registers: bool) -> Callable[..., None]:
     def op(t: Threads, d: Any, a: Any, b_desc: Value, scale_d: Value, *imm: Value) -> None:
         machine, cta = t.cta.machine, t.cta
         scale_a, scale_b = (int(imm[0]), int(imm[1])) if len(imm) >= 2 else (1, 1)
-        major_b = "MN" if len(imm) > 2 and int(imm[-1]) else "K"
-        major_a = "MN" if len(imm) > 3 and int(imm[2]) else "K"
+        major_b: Major = "MN" if len(imm) > 2 and int(imm[-1]) else "K"
+        major_a: Major = "MN" if len(imm) > 3 and int(imm[2]) else "K"
         for key, warps, positions in _units(t):
             unit = _unit(t, key)
             lane0 = 32 * positions[0]
@@ -268,7 +275,11 @@ _NAMES = ("f16", "f16_f16acc", "bf16", "tf32", "fp8", "fp8_f16acc", "int", "b1")
 
 
 @instruction(
-    *(f"ptx.wgmma_{name}_ss" for name in _NAMES), collective=True, counter="wgmma.mma_async", factory=True, in_place=True
+    *(f"ptx.wgmma_{name}_ss" for name in _NAMES),
+    collective=True,
+    counter="wgmma.mma_async",
+    factory=True,
+    in_place=True,
 )
 def wgmma_ss(mods: Mods) -> Callable[..., None]:
     """A and B from shared memory."""
@@ -276,7 +287,11 @@ def wgmma_ss(mods: Mods) -> Callable[..., None]:
 
 
 @instruction(
-    *(f"ptx.wgmma_{name}_rs" for name in _NAMES), collective=True, counter="wgmma.mma_async", factory=True, in_place=True
+    *(f"ptx.wgmma_{name}_rs" for name in _NAMES),
+    collective=True,
+    counter="wgmma.mma_async",
+    factory=True,
+    in_place=True,
 )
 def wgmma_rs(mods: Mods) -> Callable[..., None]:
     """A from registers, B from shared memory."""
@@ -320,7 +335,12 @@ def encode_matrix_descriptor(mods: Mods, t: Threads, pointer: Any, ldo: Any, sdo
     """SMEM matrix descriptor of sm_90a; ``ldo`` and ``sdo`` are in units of 16 bytes, ``swizzle`` is TIRx's mode number."""
     code = {0: 0, 1: 3, 2: 2, 3: 1}.get(int(pick(swizzle, 0)))
     if code is None:
-        raise DeviceFault("wgmma.bad-descriptor", f"swizzle mode {swizzle} does not exist for wgmma", "use 0 (none), 1 (32B), 2 (64B) or 3 (128B)", site=t.site)
+        raise DeviceFault(
+            "wgmma.bad-descriptor",
+            f"swizzle mode {swizzle} does not exist for wgmma",
+            "use 0 (none), 1 (32B), 2 (64B) or 3 (128B)",
+            site=t.site,
+        )
     start = (int(pick(pointer, 0)) & 0x3FFFF) >> 4
     return start | (int(pick(ldo, 0)) & 0x3FFF) << 16 | (int(pick(sdo, 0)) & 0x3FFF) << 32 | code << 62
 

@@ -40,7 +40,9 @@ class TensorMemory:
     def __init__(self) -> None:
         self.cells = np.full((TMEM_LANES, TMEM_COLUMNS), 0xFFFFFFFF, dtype=np.uint32)
         self.f32 = self.cells.view(np.float32)
-        self.allocations: dict[int, tuple[int, int, str]] = {}  # base -> (columns, site, name of the SMEM slot)
+        self.allocations: dict[
+            int, tuple[int, int, str]
+        ] = {}  # base -> (columns, site, name of the SMEM slot)
         self.relinquished = False
         self.freed: list[tuple[int, int, int]] = []  # (base, columns, site of tcgen05.dealloc)
 
@@ -77,10 +79,10 @@ class Cta:
     ) -> None:
         self.cluster = cluster
         self.machine: Machine = cluster.machine
-        self.rank = rank
-        self.block_idx = block_idx
-        self.linear = linear
-        self.num_warps = warps
+        self.rank: int = rank
+        self.block_idx: tuple[Any, Any, Any] = block_idx
+        self.linear: int = linear
+        self.num_warps: int = warps
         self.live_warps = warps
         self.shared_tag = SHARED_TAG | (rank << RANK_SHIFT)
         self.smem = np.full(WINDOW_BYTES, POISON_BYTE, dtype=np.uint8)
@@ -95,7 +97,9 @@ class Cta:
         self.cp_async: dict[int, Any] = {}  # per warp: its cp.async groups
         self.wgmma: dict[int, Any] = {}  # per warp: its wgmma groups
         self.registers: dict[int, int] = {}  # per warp: registers per thread that setmaxnreg gave it
-        self.votes: dict[tuple[int, int], list[int]] = {}  # per (barrier, generation): (true, all) threads of bar.red
+        self.votes: dict[
+            tuple[int, int], list[int]
+        ] = {}  # per (barrier, generation): (true, all) threads of bar.red
 
     @property
     def tmem(self) -> TensorMemory:

@@ -77,7 +77,15 @@ def tmem_block(column: int, columns: int, scattered: bool = False) -> Any:
 
 @lru_cache(maxsize=4096)
 def plan(
-    kind: str, group: int, ws: bool, scale_vec: int, idesc: int, a_desc: int | None, a_tmem: int | None, b_desc: int, d: int
+    kind: str,
+    group: int,
+    ws: bool,
+    scale_vec: int,
+    idesc: int,
+    a_desc: int | None,
+    a_tmem: int | None,
+    b_desc: int,
+    d: int,
 ) -> Plan:
     """Decode and check one MMA. Addresses and descriptors are the instruction's operands."""
     i = InstrDescriptor.decode(idesc, kind)  # type: ignore[arg-type]
@@ -90,26 +98,70 @@ def plan(
     problems += [("tcgen05.bad-tmem-address", p) for p in tl.d_problems(letter, i.n, d)]
     a = None
     if a_desc is not None:
-        problems += [("tcgen05.bad-descriptor", "A: " + p) for p in sd.problems(SmemDescriptor.decode(a_desc), rows, i.k, i.a_operand, i.a_major)]
+        problems += [
+            ("tcgen05.bad-descriptor", "A: " + p)
+            for p in sd.problems(SmemDescriptor.decode(a_desc), rows, i.k, i.a_operand, i.a_major)
+        ]
         if not problems:
             a = operand(a_desc, rows, i.k, i.a_operand.smem_bits, i.a_major)
-    problems += [("tcgen05.bad-descriptor", "B: " + p) for p in sd.problems(SmemDescriptor.decode(b_desc), i.n // group, i.k, i.b_operand, i.b_major)]
+    problems += [
+        ("tcgen05.bad-descriptor", "B: " + p)
+        for p in sd.problems(SmemDescriptor.decode(b_desc), i.n // group, i.k, i.b_operand, i.b_major)
+    ]
     if problems:
         b = Operand(SmemDescriptor.decode(b_desc), None, 0, 0)
     else:
         b = operand(b_desc, i.n // group, i.k, i.b_operand.smem_bits, i.b_major)
     columns = tl.d_columns(letter, i.n)
-    fusable = i.b_major == "K" and (a is not None and i.a_major == "K") and not i.block_scaled and not i.sparse and i.d_format == "f32"
-    return Plan(i, kind, group, letter, rows, a, b, columns, tmem_block(d & 0xFFFF, columns, letter in ("C", "F")), tuple(problems), fusable)
+    fusable = (
+        i.b_major == "K"
+        and (a is not None and i.a_major == "K")
+        and not i.block_scaled
+        and not i.sparse
+        and i.d_format == "f32"
+    )
+    return Plan(
+        i,
+        kind,
+        group,
+        letter,
+        rows,
+        a,
+        b,
+        columns,
+        tmem_block(d & 0xFFFF, columns, letter in ("C", "F")),
+        tuple(problems),
+        fusable,
+    )
 
 
 class Mma:
     """An issued tcgen05.mma (or a run of fused ones), executed when the tensor core gets to it."""
 
-    __slots__ = ("plan", "ctas", "d", "a_tmem", "enable", "scales", "scale_vec", "exact", "k", "last_a", "last_b")
+    __slots__ = (
+        "plan",
+        "ctas",
+        "d",
+        "a_tmem",
+        "enable",
+        "scales",
+        "scale_vec",
+        "exact",
+        "k",
+        "last_a",
+        "last_b",
+    )
 
     def __init__(
-        self, plan: Plan, ctas: list[Cta], d: int, a_tmem: int | None, enable: bool, scales: tuple[int, int] | None, scale_vec: int, exact: bool
+        self,
+        plan: Plan,
+        ctas: list[Cta],
+        d: int,
+        a_tmem: int | None,
+        enable: bool,
+        scales: tuple[int, int] | None,
+        scale_vec: int,
+        exact: bool,
     ) -> None:
         self.plan = plan
         self.ctas = ctas
@@ -126,16 +178,30 @@ class Mma:
     def fuse(self, other: Mma) -> bool:
         """Append ``other`` when it is the next K slice of the same product; True when that was possible."""
         p, q = self.plan, other.plan
-        if not (p.fusable and q.fusable and other.enable and p.idesc is q.idesc and self.d == other.d and self.ctas == other.ctas):
+        if not (
+            p.fusable
+            and q.fusable
+            and other.enable
+            and p.idesc is q.idesc
+            and self.d == other.d
+            and self.ctas == other.ctas
+        ):
             return False
         assert p.a is not None and q.a is not None
         step = p.idesc.k * p.idesc.a_operand.smem_bits // 8
         if q.a.desc.start != self.last_a + step or q.b.desc.start != self.last_b + step:
             return False
-        if (self.k + p.idesc.k) * p.idesc.a_operand.smem_bits // 8 > p.a.desc.swizzle.row_bytes or p.a.desc.swizzle is not q.a.desc.swizzle:  # type: ignore[union-attr]
+        if (
+            (self.k + p.idesc.k) * p.idesc.a_operand.smem_bits // 8 > p.a.desc.swizzle.row_bytes
+            or p.a.desc.swizzle is not q.a.desc.swizzle
+        ):  # type: ignore[union-attr]
             return False
         first = (p.a.desc.start % _FUSED_K_BYTES, p.b.desc.start % _FUSED_K_BYTES)
-        if first != (0, 0) or (p.a.desc.lbo, p.a.desc.sbo) != (q.a.desc.lbo, q.a.desc.sbo) or (p.b.desc.lbo, p.b.desc.sbo) != (q.b.desc.lbo, q.b.desc.sbo):
+        if (
+            first != (0, 0)
+            or (p.a.desc.lbo, p.a.desc.sbo) != (q.a.desc.lbo, q.a.desc.sbo)
+            or (p.b.desc.lbo, p.b.desc.sbo) != (q.b.desc.lbo, q.b.desc.sbo)
+        ):
             return False
         if p.b.desc.swizzle is not p.a.desc.swizzle or q.b.desc.swizzle is not p.b.desc.swizzle:
             return False
@@ -148,7 +214,10 @@ class Mma:
     def complete(self) -> None:
         """Read the operands, multiply, accumulate into every CTA's tensor memory."""
         p, i = self.plan, self.plan.idesc
-        parts = [sd.gather_float32(c.smem, p.b.desc, i.n // p.group, self.k, i.b_operand, i.b_major) for c in self.ctas]
+        parts = [
+            sd.gather_float32(c.smem, p.b.desc, i.n // p.group, self.k, i.b_operand, i.b_major)
+            for c in self.ctas
+        ]
         b = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if i.negate_b:
             b = -b
@@ -171,7 +240,9 @@ class Mma:
             self._accumulate(c, decoded[0], b)
             return
         part = i.n // len(decoded)
-        halves = [self._product(c, a, b[j * part : (j + 1) * part], None, None) for j, a in enumerate(decoded)]
+        halves = [
+            self._product(c, a, b[j * part : (j + 1) * part], None, None) for j, a in enumerate(decoded)
+        ]
         view = tl.d_view(c.tmem.f32, p.letter, i.n, self.d)  # type: ignore[arg-type]
         total = np.concatenate(halves, axis=1).reshape(view.shape)
         view[...] = view + total if self.enable else total
@@ -191,12 +262,21 @@ class Mma:
         old = np.ascontiguousarray(view).reshape(p.rows, i.n) if self.enable else None
         scale_a, scale_b = self._scales(c)
         if i.d_format == "s32":
-            result = tc.mma_int8(a, b, None if old is None else old.view(np.int32), i.saturate).view(np.uint32)
+            result = tc.mma_int8(a, b, None if old is None else old.view(np.int32), i.saturate).view(
+                np.uint32
+            )
         elif i.d_format == "f16":
             half = None if old is None else (old & 0xFFFF).astype(np.uint16).view(np.float16)
-            result = self._product(c, a, b, scale_a, scale_b, half, "f16").astype(np.float16).view(np.uint16).astype(np.uint32)
+            result = (
+                self._product(c, a, b, scale_a, scale_b, half, "f16")
+                .astype(np.float16)
+                .view(np.uint16)
+                .astype(np.uint32)
+            )
         else:
-            result = self._product(c, a, b, scale_a, scale_b, None if old is None else old.view(np.float32)).view(np.uint32)
+            result = self._product(
+                c, a, b, scale_a, scale_b, None if old is None else old.view(np.float32)
+            ).view(np.uint32)
         view[...] = result.reshape(view.shape)
 
     def _scales(self, c: Cta) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -211,7 +291,14 @@ class Mma:
         )
 
     def _product(
-        self, c: Cta, a: np.ndarray, b: np.ndarray, scale_a: np.ndarray | None, scale_b: np.ndarray | None, old: np.ndarray | None = None, d: str = "f32"
+        self,
+        c: Cta,
+        a: np.ndarray,
+        b: np.ndarray,
+        scale_a: np.ndarray | None,
+        scale_b: np.ndarray | None,
+        old: np.ndarray | None = None,
+        d: str = "f32",
     ) -> np.ndarray:
         i = self.plan.idesc
         if self.exact or d == "f16":

@@ -168,10 +168,14 @@ class TensorMap:
         offset = coords[0] * self.type.global_bytes // self.type.elements
         found = []
         if offset % 16:
-            found.append(f"the box begins {offset} bytes into a row of the tensor, and TMA needs a multiple of 16 bytes")
+            found.append(
+                f"the box begins {offset} bytes into a row of the tensor, and TMA needs a multiple of 16 bytes"
+            )
         negative = [k for k, c in enumerate(coords) if c < 0]
         if store and negative:
-            found.append(f"the box begins at {coords[negative[0]]} in dimension {negative[0]}; a store may not begin before the tensor")
+            found.append(
+                f"the box begins at {coords[negative[0]]} in dimension {negative[0]}; a store may not begin before the tensor"
+            )
         return found
 
     def destination_problems(self, smem_address: int) -> list[str]:

@@ -13,7 +13,9 @@ from autograder.errors import UsageError
 from autograder.progress import write_atomically
 
 
-@pytest.mark.parametrize("name", ["exercise_05.ipynb", "kernel.py", "course.yaml", "notes.MD", "pyproject.toml"])
+@pytest.mark.parametrize(
+    "name", ["exercise_05.ipynb", "kernel.py", "course.yaml", "notes.MD", "pyproject.toml"]
+)
 def test_a_source_file_is_never_a_report(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("mine")
@@ -22,7 +24,9 @@ def test_a_source_file_is_never_a_report(tmp_path: Path, name: str) -> None:
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize(("target", "words"), [("", "name of a file"), (".", "folder"), ("no/such/x.json", "no folder")])
+@pytest.mark.parametrize(
+    ("target", "words"), [("", "name of a file"), (".", "folder"), ("no/such/x.json", "no folder")]
+)
 def test_bad_targets_are_refused_before_grading(target: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         cli._check_target("--html", target)

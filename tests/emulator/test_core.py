@@ -19,8 +19,6 @@ def one(findings, code):
 # ---------------------------------------------------------------------------------------------- expressions
 
 
-
-
 def add_kernel(n, threads):
     @T.prim_func
     def add(A: T.Buffer((n,), "float32"), B: T.Buffer((n,), "float32"), D: T.Buffer((n,), "float32")):
@@ -87,10 +85,22 @@ def test_integer_semantics():
     run = emulator.run(ints, a, d, u)
     assert run.findings == ()
     ua = a.astype(np.uint32)
-    expected = [a // 7, a % 7, a.astype(np.int8).astype(np.int32), a << 3, a >> 2, np.maximum(a, 5) - np.minimum(a, -5), np.abs(a), a ^ 12345]
+    expected = [
+        a // 7,
+        a % 7,
+        a.astype(np.int8).astype(np.int32),
+        a << 3,
+        a >> 2,
+        np.maximum(a, 5) - np.minimum(a, -5),
+        np.abs(a),
+        a ^ 12345,
+    ]
     np.testing.assert_array_equal(d, np.stack(expected, axis=1))
     np.testing.assert_array_equal(
-        u, np.stack([ua * np.uint32(2654435761), ua - np.uint32(10), ua >> np.uint32(5), ua << np.uint32(29)], axis=1)
+        u,
+        np.stack(
+            [ua * np.uint32(2654435761), ua - np.uint32(10), ua >> np.uint32(5), ua << np.uint32(29)], axis=1
+        ),
     )
 
 
@@ -144,7 +154,9 @@ def test_loop_bound_that_differs_by_lane():
 
 def test_local_array_with_an_index_per_lane():
     @T.prim_func
-    def permute(A: T.Buffer((32, 8), "float16"), P: T.Buffer((32,), "int32"), D: T.Buffer((32, 8), "float16")):
+    def permute(
+        A: T.Buffer((32, 8), "float16"), P: T.Buffer((32,), "int32"), D: T.Buffer((32, 8), "float16")
+    ):
         T.device_entry()
         T.cta_id([1])
         tx = T.thread_id([32])
@@ -346,7 +358,10 @@ def test_profile_counts_conflicts_and_sectors_on_the_learners_lines():
     np.testing.assert_array_equal(d, a.T)
     assert run.ok
     shared = sorted((x for x in run.accesses if x.space == "shared"), key=lambda x: x.passes)
-    assert [(x.requests, x.passes, x.ideal, x.degree) for x in shared] == [(32, 32, 32, 1), (32, 1024, 32, 32)]
+    assert [(x.requests, x.passes, x.ideal, x.degree) for x in shared] == [
+        (32, 32, 32, 1),
+        (32, 1024, 32, 32),
+    ]
     assert all(x.per_request == 4 for x in run.accesses if x.space == "global")
     assert run.counters["shared.wavefronts"] == 1056
     lint = one(run.findings, "smem.bank-conflict")

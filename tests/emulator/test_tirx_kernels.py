@@ -24,7 +24,8 @@ FAST = (
 
 pytestmark = [
     pytest.mark.skipif(
-        importlib.util.find_spec("tirx_kernels") is None, reason="needs the package tirx-kernels (pip install --no-deps tirx-kernels==0.1.2.post1)"
+        importlib.util.find_spec("tirx_kernels") is None,
+        reason="needs the package tirx-kernels (pip install --no-deps tirx-kernels==0.1.2.post1)",
     ),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch for the references"),
 ]
@@ -35,8 +36,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     """One run of the benchmark over the fast kernels, in a process of its own (it imports PyTorch)."""
     folder = tmp_path_factory.mktemp("tirx_kernels")
     out = folder / "results.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "tirx_kernels.py"), *FAST, "--json", str(out), "--scratch", str(folder / "each")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "tirx_kernels.py"),
+        *FAST,
+        "--json",
+        str(out),
+        "--scratch",
+        str(folder / "each"),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return {r["name"]: r for r in json.loads(out.read_text())}
 

@@ -37,7 +37,11 @@ PATTERNS = {
     "stride 33": (1, "tx * 33 % 4096", "tx * 33 % 4096"),
     "vector of 4, dense": (4, "tx * 4", "tx * 4"),
     "vector of 4, rows of 128 bytes": (4, "tx * 32 % 4096", "tx * 32 % 4096"),
-    "vector of 4, rows of 128 bytes, 128B swizzle": (4, "(tx * 32 % 4096) + ((tx % 8) * 4)", "(tx * 32 % 4096) + ((tx % 8) * 4)"),
+    "vector of 4, rows of 128 bytes, 128B swizzle": (
+        4,
+        "(tx * 32 % 4096) + ((tx % 8) * 4)",
+        "(tx * 32 % 4096) + ((tx % 8) * 4)",
+    ),
     "vector of 2, stride 4": (2, "tx * 4", "tx * 4"),
     "one word for all": (1, "tx // 32", "tx // 32"),
     "shifted by one word": (1, "tx + 1", "tx + 1"),
@@ -100,7 +104,18 @@ def child() -> None:
 
 def profiled() -> list[dict[str, int]]:
     """One row of metrics per launch, in launch order."""
-    command = ["ncu", "--clock-control", "none", "--csv", "--metrics", ",".join(METRICS.values()), sys.executable, "-m", "hardware.counters", "--child"]
+    command = [
+        "ncu",
+        "--clock-control",
+        "none",
+        "--csv",
+        "--metrics",
+        ",".join(METRICS.values()),
+        sys.executable,
+        "-m",
+        "hardware.counters",
+        "--child",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     start = done.stdout.find('"ID"')
     if start < 0:
@@ -109,7 +124,9 @@ def profiled() -> list[dict[str, int]]:
     rows: dict[str, dict[str, int]] = {}
     for row in csv.DictReader(io.StringIO(done.stdout[start:])):
         if row.get("Metric Name") in names:
-            rows.setdefault(row["ID"], {})[names[row["Metric Name"]]] = int(float(row["Metric Value"].replace(",", "")))
+            rows.setdefault(row["ID"], {})[names[row["Metric Name"]]] = int(
+                float(row["Metric Value"].replace(",", ""))
+            )
     return [rows[k] for k in sorted(rows, key=int)]
 
 

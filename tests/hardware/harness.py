@@ -154,7 +154,9 @@ def _format_of(name: str, array: np.ndarray) -> str:
     return last if last in _EXPONENT else {2: "f16", 4: "f32"}.get(array.dtype.itemsize, "")
 
 
-def compare(case: Case, before: Sequence[np.ndarray], gpu: Sequence[np.ndarray], emulated: Sequence[np.ndarray]) -> dict[str, Any]:
+def compare(
+    case: Case, before: Sequence[np.ndarray], gpu: Sequence[np.ndarray], emulated: Sequence[np.ndarray]
+) -> dict[str, Any]:
     """What is equal and the first differences.
 
     Returns a JSON value: ``equal`` (accepted), ``bitwise`` (every byte equal), ``rows`` (per instruction with a
@@ -168,7 +170,11 @@ def compare(case: Case, before: Sequence[np.ndarray], gpu: Sequence[np.ndarray],
             continue
         result["bitwise"] = False
         named = bool(case.rows) and g.ndim == 2 and len(g) == len(case.rows)
-        parts = [(case.rows[k], g[k], e[k]) for k in range(len(g))] if named else [(f"argument {index}", g.reshape(-1), e.reshape(-1))]
+        parts = (
+            [(case.rows[k], g[k], e[k]) for k in range(len(g))]
+            if named
+            else [(f"argument {index}", g.reshape(-1), e.reshape(-1))]
+        )
         for name, x, y in parts:
             wrong = np.flatnonzero(x != y)
             if not len(wrong):
@@ -183,13 +189,19 @@ def compare(case: Case, before: Sequence[np.ndarray], gpu: Sequence[np.ndarray],
             if bound is not None and _format_of(name, x):
                 distance = ulp_distance(x, y, _format_of(name, x)).reshape(len(x), -1).max(axis=1)
                 worst = int(np.argmax(distance))
-                row |= {"ulps": float(distance[worst]), "worst_gpu": hex(int(x[worst])), "worst_emulated": hex(int(y[worst]))}
+                row |= {
+                    "ulps": float(distance[worst]),
+                    "worst_gpu": hex(int(x[worst])),
+                    "worst_emulated": hex(int(y[worst])),
+                }
                 row["worst_inputs"] = [hex(int(s[worst])) for s in single if len(s) == len(x)]
                 accepted |= distance <= case.ulps[bound]
             near = max((p for p in case.absolute if name.startswith(p)), key=len, default=None)
             if near is not None and x.dtype.itemsize == 4:
                 with np.errstate(invalid="ignore"):
-                    gap = np.abs(x.view(np.float32).astype(np.float64) - y.view(np.float32).astype(np.float64))
+                    gap = np.abs(
+                        x.view(np.float32).astype(np.float64) - y.view(np.float32).astype(np.float64)
+                    )
                 row["absolute"] = float(np.nanmax(gap, initial=0))
                 accepted |= gap <= case.absolute[near]
             accepted = bool((accepted | (x == y)).all())

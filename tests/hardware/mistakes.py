@@ -116,7 +116,9 @@ def bulk_store(kind: str) -> Callable[[bool, int], Any]:
                 if sync:
                     T.cuda.cta_sync()
                 if tx == 0:
-                    T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](T.address_of(D[bx, k * 1024]), s.ptr_to([0]), T.uint32(4096))
+                    T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](
+                        T.address_of(D[bx, k * 1024]), s.ptr_to([0]), T.uint32(4096)
+                    )
                     T.ptx["cp.async.bulk.commit_group"]()
                     if drain:
                         T.ptx["cp.async.bulk.wait_group.read"](0)
@@ -220,7 +222,9 @@ def cluster_start(wrong: bool, ctas: int) -> Any:
             T.cuda.cta_sync()
         else:
             T.cuda.cluster_sync()
-        T.ptx["mapa.shared::cluster.u32"](far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([tx])), T.Cast("uint32", 1 - rank))
+        T.ptx["mapa.shared::cluster.u32"](
+            far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([tx])), T.Cast("uint32", 1 - rank)
+        )
         T.ptx["st.shared::cluster.b32"](far[0], A[0, bx, tx])
         T.cuda.cluster_sync()
         D[bx, tx] = s[tx]
@@ -245,7 +249,9 @@ def cluster_end(wrong: bool, ctas: int) -> Any:
         r = T.alloc_local((1,), "uint32")
         s[tx] = A[0, bx, tx]
         T.cuda.cluster_sync()
-        T.ptx["mapa.shared::cluster.u32"](far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([tx])), T.Cast("uint32", 1 - rank))
+        T.ptx["mapa.shared::cluster.u32"](
+            far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([tx])), T.Cast("uint32", 1 - rank)
+        )
         T.ptx["ld.shared::cluster.b32"](r[0], far[0])
         if not wrong:
             T.cuda.cluster_sync()
@@ -305,17 +311,33 @@ MISTAKES = (
     Mistake("missing_wait", "reads the tile without waiting for the mbarrier", tma_load("no_wait"), 2048),
     Mistake("wrong_phase", "waits for parity 1 of a fresh mbarrier", tma_load("wrong_phase"), 2048),
     Mistake("phase_not_flipped", "waits for parity 0 in both rounds", tma_load("no_flip"), 2048),
-    Mistake("early_stage_reuse", "refills the stage while others still read it", tma_load("early_reuse"), 2048),
+    Mistake(
+        "early_stage_reuse", "refills the stage while others still read it", tma_load("early_reuse"), 2048
+    ),
     Mistake("too_few_bytes", "expects half of the bytes of the copy", tma_load("few_bytes"), 2048),
     Mistake("too_many_bytes", "expects twice the bytes of the copy", tma_load("many_bytes"), 2048),
-    Mistake("too_many_arrivals", "the mbarrier expects an arrival that nobody makes", tma_load("arrivals"), 2048),
+    Mistake(
+        "too_many_arrivals", "the mbarrier expects an arrival that nobody makes", tma_load("arrivals"), 2048
+    ),
     Mistake("missing_proxy_fence", "bulk store without fence.proxy.async", bulk_store("no_fence"), 2048),
-    Mistake("missing_sync_before_store", "bulk store before the other warps have written", bulk_store("no_sync"), 2048),
-    Mistake("missing_wait_group_read", "overwrites SMEM that a bulk store still reads", bulk_store("no_drain"), 2048),
+    Mistake(
+        "missing_sync_before_store",
+        "bulk store before the other warps have written",
+        bulk_store("no_sync"),
+        2048,
+    ),
+    Mistake(
+        "missing_wait_group_read",
+        "overwrites SMEM that a bulk store still reads",
+        bulk_store("no_drain"),
+        2048,
+    ),
     Mistake("missing_cta_sync", "reads what another warp wrote without cta_sync", transpose, 2048),
     Mistake("missing_cp_async_wait", "reads SMEM without cp.async.wait_group", cp_async, 2048),
     Mistake("shared_named_barrier", "two pairs of warps share one named barrier", named_pairs, 2048),
-    Mistake("missing_cluster_sync_first", "stores to a CTA that may not have started", cluster_start, 2048, 2),
+    Mistake(
+        "missing_cluster_sync_first", "stores to a CTA that may not have started", cluster_start, 2048, 2
+    ),
     Mistake("missing_cluster_sync_last", "reads SMEM that its owner overwrites", cluster_end, 2048, 2),
     Mistake("missing_warp_sync", "lanes exchange words without warp_sync", warp_exchange, 2048),
     Mistake("missing_sync_after_init", "arrives at an mbarrier that may not be initialised", init_sync, 2048),
@@ -344,7 +366,9 @@ def child(name: str, wrong: bool) -> None:
         target = tvm.runtime.tensor(d, device=device)
         if k % 2:  # the other twin in between: other bytes in SMEM than the ones this kernel leaves
             other = np.ascontiguousarray(a[:, ::-1])
-            executable[False]["main"](tvm.runtime.tensor(other, device=device), tvm.runtime.tensor(d, device=device))
+            executable[False]["main"](
+                tvm.runtime.tensor(other, device=device), tvm.runtime.tensor(d, device=device)
+            )
         try:
             executable[wrong]["main"](source, target)
             device.sync()
@@ -372,7 +396,12 @@ def on_gpu(m: Mistake, wrong: bool) -> dict[str, Any]:
         out, _ = process.communicate()
         hung = True
     lines = [json.loads(x) for x in out.splitlines() if x.startswith("{")]
-    result: dict[str, Any] = {"runs": 0, "shown": 0, "hung": hung, "seconds": round(time.monotonic() - start, 1)}
+    result: dict[str, Any] = {
+        "runs": 0,
+        "shown": 0,
+        "hung": hung,
+        "seconds": round(time.monotonic() - start, 1),
+    }
     for line in lines:
         result |= {k: v for k, v in line.items() if k != "compiled"}
     result["compiled"] = any("compiled" in x for x in lines)
@@ -415,7 +444,11 @@ def main() -> None:
 
     rows = []
     with ThreadPoolExecutor(8) as pool:
-        jobs = {(m.name, w): pool.submit(on_gpu, m, w) for m in MISTAKES for w in (True, False)} if args.gpu else {}
+        jobs = (
+            {(m.name, w): pool.submit(on_gpu, m, w) for m in MISTAKES for w in (True, False)}
+            if args.gpu
+            else {}
+        )
         for m in MISTAKES:
             row: dict[str, Any] = {"name": m.name, "what": m.what}
             for w, label in ((True, "mistake"), (False, "correct")):

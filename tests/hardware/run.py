@@ -30,7 +30,11 @@ class Worker:
     """A process of :mod:`hardware.worker`."""
 
     def __init__(self, gpu: bool, outputs: Path) -> None:
-        env = dict(os.environ, OPENBLAS_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]))
+        env = dict(
+            os.environ,
+            OPENBLAS_NUM_THREADS="1",
+            PYTHONPATH=os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]),
+        )
         self.process = subprocess.Popen(
             [sys.executable, "-m", "hardware.worker", "gpu" if gpu else "stored", str(outputs)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, text=True, bufsize=1,
@@ -58,7 +62,9 @@ class Worker:
         self.process.wait()
 
 
-def run_cases(ids: Iterable[str], gpu: bool, outputs: Path, jobs: int, budget: float = 1e9) -> list[dict[str, Any]]:
+def run_cases(
+    ids: Iterable[str], gpu: bool, outputs: Path, jobs: int, budget: float = 1e9
+) -> list[dict[str, Any]]:
     """Run cases in ``jobs`` processes; a case that kills or hangs its process is recorded as such."""
     outputs.mkdir(parents=True, exist_ok=True)
     work: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -104,9 +110,14 @@ def machine(gpu: bool) -> dict[str, Any]:
     }  # fmt: skip
     if gpu:
         query = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
+            ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
-        info["gpu"], info["driver"], info["compute_capability"] = (x.strip() for x in query.stdout.splitlines()[0].split(","))
+        info["gpu"], info["driver"], info["compute_capability"] = (
+            x.strip() for x in query.stdout.splitlines()[0].split(",")
+        )
         nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False).stdout
         found = re.search(r"V(\d+\.\d+\.\d+)", nvcc)
         info["cuda"] = found.group(1) if found else "unknown"
@@ -118,7 +129,17 @@ def summary(records: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     """Per family: kernels and instructions run, equal bit for bit, accepted within a bound, different."""
     out: dict[str, dict[str, int]] = {}
     for r in records:
-        f = out.setdefault(r.get("family", "not run"), {"cases": 0, "bitwise": 0, "accepted": 0, "different": 0, "instructions": 0, "instructions_bitwise": 0})
+        f = out.setdefault(
+            r.get("family", "not run"),
+            {
+                "cases": 0,
+                "bitwise": 0,
+                "accepted": 0,
+                "different": 0,
+                "instructions": 0,
+                "instructions_bitwise": 0,
+            },
+        )
         f["cases"] += 1
         f["bitwise"] += bool(r.get("bitwise") and r["equal"])
         f["accepted"] += bool(r["equal"] and not r.get("bitwise"))
@@ -159,7 +180,13 @@ def main() -> None:
         print(f"{family:28s} {row}")
     bad = [r for r in records if not r["equal"] and "known" not in r]
     for r in bad[:60]:
-        print("DIFFERENT", r["id"], r.get("stage", ""), r.get("error", "")[:300], json.dumps(dict(list(r.get("rows", {}).items())[:1]))[:300])
+        print(
+            "DIFFERENT",
+            r["id"],
+            r.get("stage", ""),
+            r.get("error", "")[:300],
+            json.dumps(dict(list(r.get("rows", {}).items())[:1]))[:300],
+        )
     print(f"{len(records)} of {len(ids)} cases, {len(bad)} different, {seconds:.0f} s")
 
 

@@ -30,7 +30,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per case where they run; one skipped test where they do not."""
     if metafunc.definition.name == "test_on_the_gpu":
         reason = why_not(metafunc.config)
-        metafunc.parametrize("case_id", [pytest.param("all", marks=pytest.mark.skip(reason))] if reason else list(all_cases()))
+        metafunc.parametrize(
+            "case_id", [pytest.param("all", marks=pytest.mark.skip(reason))] if reason else list(all_cases())
+        )
 
 
 def test_on_the_gpu(case_id: str, gpu_records: dict[str, dict[str, Any]]) -> None:
@@ -43,7 +45,11 @@ def test_on_the_gpu(case_id: str, gpu_records: dict[str, dict[str, Any]]) -> Non
 
 def _sample() -> list[str]:
     """Cases whose bytes the record says are equal, a fixed sample of every family."""
-    return [c for c, r in recorded().items() if r.get("bitwise") and "digest" in r and zlib.crc32(c.encode()) % SAMPLE == 0]
+    return [
+        c
+        for c, r in recorded().items()
+        if r.get("bitwise") and "digest" in r and zlib.crc32(c.encode()) % SAMPLE == 0
+    ]
 
 
 @pytest.mark.parametrize("case_id", _sample() if RECORD.exists() else [])

@@ -44,7 +44,9 @@ def run_case(case: Any, gpu: bool, outputs: Path) -> dict[str, Any]:
             record["digest"] = harness.digest(on_gpu)
     except Exception as error:
         record |= {"equal": False, "stage": "gpu", "error": _short(error)}
-        if "CUDA" in str(error) and "ompil" not in str(error):  # the context is lost; freeing its tensors would abort
+        if "CUDA" in str(error) and "ompil" not in str(
+            error
+        ):  # the context is lost; freeing its tensors would abort
             raise LostContext(record) from error
         return record
     try:
@@ -85,7 +87,9 @@ def _short(error: BaseException) -> str:
     text = str(error)
     lines = [ln for ln in text.splitlines() if "error" in ln.lower()] or text.splitlines()[-3:]
     where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} ({Path(where.filename).name}:{where.lineno}): " + " | ".join(lines[:4])[:900]
+    return (
+        f"{type(error).__name__} ({Path(where.filename).name}:{where.lineno}): " + " | ".join(lines[:4])[:900]
+    )
 
 
 def main() -> None:

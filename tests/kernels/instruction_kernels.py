@@ -1,5 +1,6 @@
 """Small kernels, each built around one family of instructions."""
 
+# ruff: noqa: F821 (TVMScript declares variables by annotations)
 from __future__ import annotations
 
 from typing import Any
@@ -11,7 +12,12 @@ def warp_mma() -> Any:
     """D = A B^T for one 16x8x16 tile: cp.async with zero fill, ldmatrix, mma.sync. Rows of A from ``rows`` on are zero."""
 
     @T.prim_func
-    def kernel(A: T.Buffer((16, 16), "float16"), B: T.Buffer((8, 16), "float16"), D: T.Buffer((16, 8), "float32"), rows: T.int32):
+    def kernel(
+        A: T.Buffer((16, 16), "float16"),
+        B: T.Buffer((8, 16), "float16"),
+        D: T.Buffer((16, 8), "float32"),
+        rows: T.int32,
+    ):
         T.device_entry()
         T.cta_id([1])
         lane = T.thread_id([32])
@@ -34,8 +40,12 @@ def warp_mma() -> Any:
         for k in T.unroll(4):
             acc[k] = T.float32(0)
         # matrices: rows 0-7 and 8-15 of the left half, then of the right half
-        T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"](fa[0], fa[1], fa[2], fa[3], a.ptr_to([lane % 16, lane // 16 * 8]))
-        T.ptx["ldmatrix.sync.aligned.m8n8.x2.shared.b16"](fb[0], fb[1], b.ptr_to([lane % 8, lane // 8 % 2 * 8]))
+        T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"](
+            fa[0], fa[1], fa[2], fa[3], a.ptr_to([lane % 16, lane // 16 * 8])
+        )
+        T.ptx["ldmatrix.sync.aligned.m8n8.x2.shared.b16"](
+            fb[0], fb[1], b.ptr_to([lane % 8, lane // 8 % 2 * 8])
+        )
         T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"](
             acc[0], acc[1], acc[2], acc[3], fa[0], fa[1], fa[2], fa[3], fb[0], fb[1], acc[0], acc[1], acc[2], acc[3]
         )  # fmt: skip
@@ -49,7 +59,9 @@ def histogram(n: int, bins: int, ctas: int, threads: int) -> Any:
     """Every element of X counts one; the last CTA to finish writes the total behind the bins."""
 
     @T.prim_func
-    def kernel(X: T.Buffer((n,), "int32"), H: T.Buffer((bins + 1,), "uint32"), done: T.Buffer((1,), "uint32")):
+    def kernel(
+        X: T.Buffer((n,), "int32"), H: T.Buffer((bins + 1,), "uint32"), done: T.Buffer((1,), "uint32")
+    ):
         T.device_entry()
         bx = T.cta_id([ctas])
         tx = T.thread_id([threads])
@@ -164,9 +176,15 @@ def neighbours() -> Any:
             T.ptx["mbarrier.arrive.expect_tx.shared.b64"](bar.ptr_to([0]), T.uint32(128))
         target: T.uint32
         signal: T.uint32
-        T.ptx["mapa.shared::cluster.u32"](target, T.cuda.cvta_generic_to_shared(inbox.ptr_to([tx])), T.uint32((rank + 1) % 4))
-        T.ptx["mapa.shared::cluster.u32"](signal, T.cuda.cvta_generic_to_shared(bar.ptr_to([0])), T.uint32((rank + 1) % 4))
-        T.ptx["st_async.shared::cluster.mbarrier::complete_tx::bytes.u32"](target, T.uint32(bx * 100 + tx), signal)
+        T.ptx["mapa.shared::cluster.u32"](
+            target, T.cuda.cvta_generic_to_shared(inbox.ptr_to([tx])), T.uint32((rank + 1) % 4)
+        )
+        T.ptx["mapa.shared::cluster.u32"](
+            signal, T.cuda.cvta_generic_to_shared(bar.ptr_to([0])), T.uint32((rank + 1) % 4)
+        )
+        T.ptx["st_async.shared::cluster.mbarrier::complete_tx::bytes.u32"](
+            target, T.uint32(bx * 100 + tx), signal
+        )
         T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
         D[bx, tx] = inbox[tx]
         T.cuda.cluster_sync()
@@ -324,7 +342,9 @@ def work_stealing(tiles: int, threads: int = 32) -> Any:
             phase = phase ^ 1
             T.ptx["ld.shared.b128"](raw[0], response.ptr_to([0]))
             T.ptx["clusterlaunchcontrol.query_cancel.is_canceled.pred.b128"](more, raw[0])
-            T.ptx["clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128"](tile, raw[0], pred=more != T.uint32(0))
+            T.ptx["clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128"](
+                tile, raw[0], pred=more != T.uint32(0)
+            )
             T.cuda.cta_sync()
 
     return kernel
@@ -335,7 +355,9 @@ def warpgroup_mma(k_tiles: int, fence: bool = True, wait: bool = True) -> Any:
     K = 16 * k_tiles
 
     @T.prim_func
-    def kernel(A: T.Buffer((64, K), "float16"), B: T.Buffer((64, K), "float16"), D: T.Buffer((64, 64), "float32")):
+    def kernel(
+        A: T.Buffer((64, K), "float16"), B: T.Buffer((64, K), "float16"), D: T.Buffer((64, 64), "float32")
+    ):
         T.device_entry()
         T.cta_id([1])
         tx = T.thread_id([128])

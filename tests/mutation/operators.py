@@ -81,13 +81,21 @@ def _buffers(kernel: Kernel, s: Statement) -> tuple[Statement, ...]:
     """Statements on the buffers (SMEM, TMEM, tensors) and on the barrier that an access names."""
     names = set()
     for n in ast.walk(s.node):
-        if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name):
-            names.add(n.value.id)
-        elif isinstance(n, ast.Attribute) and n.attr == "ptr_to" and isinstance(n.value, ast.Name):
+        if (
+            isinstance(n, ast.Subscript)
+            and isinstance(n.value, ast.Name)
+            or isinstance(n, ast.Attribute)
+            and n.attr == "ptr_to"
+            and isinstance(n.value, ast.Name)
+        ):
             names.add(n.value.id)
     found = [t for name in sorted(names - {"T"} - set(kernel.barriers)) for t in _users(kernel, name, s)]
     if re.search(r"alloc|tmem\.commit", s.text):
-        found += [t for t in kernel.statements if re.search(r"alloc\.cta|tmem\.(commit|dealloc)", t.text) and t is not s]
+        found += [
+            t
+            for t in kernel.statements
+            if re.search(r"alloc\.cta|tmem\.(commit|dealloc)", t.text) and t is not s
+        ]
     return (*found, *kernel.same_barrier(s))
 
 
@@ -148,7 +156,12 @@ def drop_advance(kernel: Kernel) -> Iterator[Draft]:
             name = ast.unparse(s.node.targets[0])
         if name is not None:
             yield Draft(
-                "drop_advance", s, "", f"without {s.text}", replace_statement(kernel, s, "pass"), _users(kernel, name, s)
+                "drop_advance",
+                s,
+                "",
+                f"without {s.text}",
+                replace_statement(kernel, s, "pass"),
+                _users(kernel, name, s),
             )
 
 
@@ -188,7 +201,11 @@ def _number(node: ast.expr) -> ast.expr:
 def change_count(kernel: Kernel) -> Iterator[Draft]:
     """An arrival count, the thread count of a named barrier, or the N of wait_group."""
     for s in kernel.statements:
-        if not isinstance(s.node, ast.Expr) or not isinstance(s.node.value, ast.Call) or not s.node.value.args:
+        if (
+            not isinstance(s.node, ast.Expr)
+            or not isinstance(s.node.value, ast.Call)
+            or not s.node.value.args
+        ):
             continue
         name, count = call_name(s.node), _number(s.node.value.args[-1])
         text = ast.unparse(count)
@@ -245,10 +262,21 @@ def change_stage(kernel: Kernel) -> Iterator[Draft]:
             depth = kernel.states.get(text.split(".")[0]) if isinstance(stage, ast.Attribute) else None
             new = f"({text} + 1) % {depth}" if depth else f"({text.replace('i', 'i + 1', 1)})"
             if not depth:
-                new = text.replace("(i + 2)", "(i + 1)") if "(i + 2)" in text else text.replace("i %", "(i + 1) %")
+                new = (
+                    text.replace("(i + 2)", "(i + 1)")
+                    if "(i + 2)" in text
+                    else text.replace("i %", "(i + 1) %")
+                )
             edited = replace_expression(kernel, stage, new)
             variant = "" if len(stages) == 1 else str(number)
-            yield Draft("change_stage", s, variant, f"{new} instead of {text} in {s.text}", edited, _meaning(kernel, s))
+            yield Draft(
+                "change_stage",
+                s,
+                variant,
+                f"{new} instead of {text} in {s.text}",
+                edited,
+                _meaning(kernel, s),
+            )
 
 
 @operator
@@ -279,7 +307,14 @@ def change_coordinate(kernel: Kernel) -> Iterator[Draft]:
                 edited = replace_expression(kernel, span, text)
                 variant = f"{sub.value.id}.{axis}"
                 number += 1
-                yield Draft("change_coordinate", s, variant, f"{sub.value.id}[... {text} ...] in {s.text}", edited, _buffers(kernel, s))
+                yield Draft(
+                    "change_coordinate",
+                    s,
+                    variant,
+                    f"{sub.value.id}[... {text} ...] in {s.text}",
+                    edited,
+                    _buffers(kernel, s),
+                )
 
 
 @operator
@@ -291,19 +326,39 @@ def change_shape(kernel: Kernel) -> Iterator[Draft]:
         if s.kind == "access":
             for sub in sub_expressions(s, lambda n: isinstance(n, ast.Subscript)):
                 assert isinstance(sub, ast.Subscript)
-                if isinstance(sub.value, ast.Name) and ast.unparse(sub).endswith(":]") and "regs" in sub.value.id:
+                if (
+                    isinstance(sub.value, ast.Name)
+                    and ast.unparse(sub).endswith(":]")
+                    and "regs" in sub.value.id
+                ):
                     edited = replace_expression(kernel, sub, ast.unparse(sub)[:-2] + "0:32]")
-                    yield Draft("change_shape", s, sub.value.id, f"32 registers in {s.text}", edited, _buffers(kernel, s))
+                    yield Draft(
+                        "change_shape",
+                        s,
+                        sub.value.id,
+                        f"32 registers in {s.text}",
+                        edited,
+                        _buffers(kernel, s),
+                    )
             if "tcgen05.alloc" in s.text or "tcgen05.dealloc" in s.text:
                 assert isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call)
                 count = _number(s.node.value.args[-1])
                 edited = replace_expression(kernel, count, f"{ast.unparse(count)} // 2")
-                yield Draft("change_shape", s, "", f"half of the columns in {s.text}", edited, _users(kernel, "acc", s))
+                yield Draft(
+                    "change_shape",
+                    s,
+                    "",
+                    f"half of the columns in {s.text}",
+                    edited,
+                    _users(kernel, "acc", s),
+                )
         elif isinstance(s.node, ast.Assign) and isinstance(s.node.value, ast.Call):
             name = call_name(s.node.value)
             shape = s.node.value.args[0] if s.node.value.args else None
             target = ast.unparse(s.node.targets[0])
-            if name in ("pool.alloc", "pool.alloc_tcgen05_mma_AB", "tmem.alloc") and isinstance(shape, ast.Tuple):
+            if name in ("pool.alloc", "pool.alloc_tcgen05_mma_AB", "tmem.alloc") and isinstance(
+                shape, ast.Tuple
+            ):
                 if "uint" in s.text:
                     continue
                 for axis, extent in enumerate(shape.elts):
@@ -316,14 +371,23 @@ def change_shape(kernel: Kernel) -> Iterator[Draft]:
 def change_swizzle(kernel: Kernel) -> Iterator[Draft]:
     """Another swizzle where two sides must agree on one."""
     for s in kernel.statements:
-        for n in sub_expressions(s, lambda n: isinstance(n, ast.Attribute) and n.attr.startswith("SWIZZLE_128B")):
+        for n in sub_expressions(
+            s, lambda n: isinstance(n, ast.Attribute) and n.attr.startswith("SWIZZLE_128B")
+        ):
             target = ast.unparse(s.node.targets[0]) if isinstance(s.node, ast.Assign) else ""
             edited = replace_expression(kernel, n, "SwizzleMode.SWIZZLE_64B_ATOM")
-            yield Draft("change_swizzle", s, "64B", f"64-byte swizzle for {target}", edited, _users(kernel, target, s))
-        for n in sub_expressions(s, lambda n: isinstance(n, ast.BinOp) and isinstance(n.op, ast.BitXor) and "8" in ast.unparse(n)):
+            yield Draft(
+                "change_swizzle", s, "64B", f"64-byte swizzle for {target}", edited, _users(kernel, target, s)
+            )
+        for n in sub_expressions(
+            s, lambda n: isinstance(n, ast.BinOp) and isinstance(n.op, ast.BitXor) and "8" in ast.unparse(n)
+        ):
             assert isinstance(n, ast.BinOp)
             target = ast.unparse(s.node.targets[0]) if isinstance(s.node, ast.Assign) else ""
-            for new, variant in ((ast.unparse(n.left), "none"), (ast.unparse(n).replace("% 8", "% 4"), "half")):
+            for new, variant in (
+                (ast.unparse(n.left), "none"),
+                (ast.unparse(n).replace("% 8", "% 4"), "half"),
+            ):
                 edited = replace_expression(kernel, n, new)
                 what = f"{new} instead of {ast.unparse(n)}"
                 yield Draft("change_swizzle", s, variant, what, edited, _users(kernel, target, s))
@@ -340,10 +404,14 @@ def change_layout(kernel: Kernel) -> Iterator[Draft]:
             target = ast.unparse(s.node.targets[0]) if isinstance(s.node, ast.Assign) else ""
             if ast.unparse(n) == "1 @ TCol":
                 edited = replace_expression(kernel, n, "2 @ TCol")
-                yield Draft("change_layout", s, "stride", "every second column", edited, _users(kernel, target, s))
+                yield Draft(
+                    "change_layout", s, "stride", "every second column", edited, _users(kernel, target, s)
+                )
             else:
                 edited = replace_expression(kernel, n, "1 @ TCol")
-                yield Draft("change_layout", s, "axis", "rows along the columns", edited, _users(kernel, target, s))
+                yield Draft(
+                    "change_layout", s, "axis", "rows along the columns", edited, _users(kernel, target, s)
+                )
         if "gemm_async" in call_name(s.node) and isinstance(s.node, ast.Expr):
             assert isinstance(s.node.value, ast.Call)
             a, b = s.node.value.args[1:3]
@@ -374,13 +442,22 @@ def change_mask(kernel: Kernel) -> Iterator[Draft]:
                 for new in ("0b01", "0b10"):
                     edited = replace_expression(kernel, n, new)
                     yield Draft("change_mask", s, new, f"mask {new} in {s.text}", edited, _meaning(kernel, s))
-        if isinstance(s.node, ast.If) and re.fullmatch(r"(warp|rank|warpgroup|thread) == \d", ast.unparse(s.node.test)):
+        if isinstance(s.node, ast.If) and re.fullmatch(
+            r"(warp|rank|warpgroup|thread) == \d", ast.unparse(s.node.test)
+        ):
             name, _, value = ast.unparse(s.node.test).split()
             new = f"{name} == {int(value) ^ 1}"
             if name in ("warp", "thread") and not s.node.orelse:
                 new = f"{name} < {int(value) + 2}"  # another warp would do as well
             edited = replace_expression(kernel, s.node.test, new)
-            yield Draft("change_mask", s, "", f"{new} instead of {ast.unparse(s.node.test)}", edited, _inside(kernel, s))
+            yield Draft(
+                "change_mask",
+                s,
+                "",
+                f"{new} instead of {ast.unparse(s.node.test)}",
+                edited,
+                _inside(kernel, s),
+            )
 
 
 @operator
@@ -397,12 +474,21 @@ def wrong_rank(kernel: Kernel) -> Iterator[Draft]:
                 yield Draft("wrong_rank", s, "view", f"rank 1 in {s.text}", edited, _users(kernel, target, s))
         for number, n in enumerate(sub_expressions(s, lambda n: ast.unparse(n) == "1 - rank")):
             edited = replace_expression(kernel, n, "rank")
-            yield Draft("wrong_rank", s, f"own{number}", f"rank instead of 1 - rank in {s.text}", edited, _ordering(kernel, s))
+            yield Draft(
+                "wrong_rank",
+                s,
+                f"own{number}",
+                f"rank instead of 1 - rank in {s.text}",
+                edited,
+                _ordering(kernel, s),
+            )
         if isinstance(s.node, (ast.Expr, ast.Assign)) and isinstance(s.node.value, ast.Call):
             for keyword in s.node.value.keywords:
                 if keyword.arg == "cta_group" and ast.unparse(keyword.value) == "2":
                     edited = replace_expression(kernel, keyword.value, "1")
-                    yield Draft("wrong_rank", s, "cta_group", f"cta_group=1 in {s.text}", edited, _meaning(kernel, s))
+                    yield Draft(
+                        "wrong_rank", s, "cta_group", f"cta_group=1 in {s.text}", edited, _meaning(kernel, s)
+                    )
 
 
 @operator
@@ -412,7 +498,11 @@ def wrong_barrier(kernel: Kernel) -> Iterator[Draft]:
     for s in kernel.statements:
         if not s.simple or s.kind not in ("wait", "arrive", "commit", "access") or s.barrier is None:
             continue
-        others = [b for b in names if b not in kernel.local(s.barrier) and s.barrier not in b and kernel.local(b) == b]
+        others = [
+            b
+            for b in names
+            if b not in kernel.local(s.barrier) and s.barrier not in b and kernel.local(b) == b
+        ]
         owners = sub_expressions(s, lambda n: isinstance(n, ast.Name) and n.id in names)
         if not others or not owners:
             continue
@@ -420,7 +510,9 @@ def wrong_barrier(kernel: Kernel) -> Iterator[Draft]:
         new = others[(names.index(s.barrier) if s.barrier in names else 0) % len(others)]
         edited = replace_expression(kernel, owner, new)
         partners = (*_meaning(kernel, s), *kernel.same_barrier(s))
-        yield Draft("wrong_barrier", s, new, f"{new} instead of {ast.unparse(owner)} in {s.text}", edited, partners)
+        yield Draft(
+            "wrong_barrier", s, new, f"{new} instead of {ast.unparse(owner)} in {s.text}", edited, partners
+        )
 
 
 @operator
@@ -449,13 +541,24 @@ def narrow_sync(kernel: Kernel) -> Iterator[Draft]:
             continue
         if "mbarrier_init" in s.text:
             continue  # thread 0 has initialised the barriers
-        if any("warp" in ast.unparse(t.node.test) for t in kernel.statements if isinstance(t.node, ast.If) and any(id(t.node) == o for o, _ in s.path)):
+        if any(
+            "warp" in ast.unparse(t.node.test)
+            for t in kernel.statements
+            if isinstance(t.node, ast.If) and any(id(t.node) == o for o, _ in s.path)
+        ):
             continue
         edited = replace_statement(kernel, s, f"if warp == 0: {s.text}")
         yield Draft("narrow_sync", s, "warp", f"warp 0 alone: {s.text}", edited, _ordering(kernel, s))
         if "fence.proxy" in s.text and any(t.text.startswith("lane = ") for t in kernel.statements):
             edited = replace_statement(kernel, s, f"if lane == 0: {s.text}")
-            yield Draft("narrow_sync", s, "lane", f"lane 0 of every warp alone: {s.text}", edited, _ordering(kernel, s))
+            yield Draft(
+                "narrow_sync",
+                s,
+                "lane",
+                f"lane 0 of every warp alone: {s.text}",
+                edited,
+                _ordering(kernel, s),
+            )
 
 
 def _ordered(s: Statement) -> bool:
@@ -473,7 +576,12 @@ def swap_lines(kernel: Kernel) -> Iterator[Draft]:
         if not _ordered(after):
             continue
         kinds = {s.kind, after.kind}
-        if len(kinds) == 1 or kinds == {"init", "fence"} or kinds == {"arrive", "access"} and s.kind == "arrive":
+        if (
+            len(kinds) == 1
+            or kinds == {"init", "fence"}
+            or kinds == {"arrive", "access"}
+            and s.kind == "arrive"
+        ):
             continue
         edited = move_before(kernel, after, s)
         partners = (s, after, *_ordering(kernel, s), *_ordering(kernel, after))
@@ -509,7 +617,14 @@ def repeat_statement(kernel: Kernel) -> Iterator[Draft]:
         if "accum=False" in s.text or "commit_group" in s.text:
             continue  # the same product twice; an empty group
         edited = repeat(kernel, s)
-        yield Draft("repeat_statement", s, "", f"twice {s.text}", edited, (s, *_meaning(kernel, s), *kernel.same_barrier(s)))
+        yield Draft(
+            "repeat_statement",
+            s,
+            "",
+            f"twice {s.text}",
+            edited,
+            (s, *_meaning(kernel, s), *kernel.same_barrier(s)),
+        )
 
 
 @operator
@@ -525,4 +640,6 @@ def change_loop(kernel: Kernel) -> Iterator[Draft]:
             variants.append((f"{text} + 1", "more"))
         for new, variant in variants:
             edited = replace_expression(kernel, bound, new)
-            yield Draft("change_loop", s, variant, f"{new} rounds instead of {text}", edited, _inside(kernel, s))
+            yield Draft(
+                "change_loop", s, variant, f"{new} rounds instead of {text}", edited, _inside(kernel, s)
+            )

@@ -23,7 +23,13 @@ from typing import Any
 from mutation.mutants import Mutant
 from mutation.subjects import SUBJECTS, Arrays, Subject
 
-SCHEDULES: tuple[tuple[str, int], ...] = (("late", 0), ("eager", 0), ("random", 1), ("random", 2), ("random", 3))
+SCHEDULES: tuple[tuple[str, int], ...] = (
+    ("late", 0),
+    ("eager", 0),
+    ("random", 1),
+    ("random", 2),
+    ("random", 3),
+)
 
 
 @dataclass
@@ -93,7 +99,9 @@ def _differs(ours: Arrays, reference: Arrays, tolerance: float) -> bool:
         if tolerance == 0:
             if a.tobytes() != b.tobytes():
                 return True
-        elif not np.allclose(a.astype(np.float64), b.astype(np.float64), rtol=0, atol=tolerance * float(np.abs(b).max())):
+        elif not np.allclose(
+            a.astype(np.float64), b.astype(np.float64), rtol=0, atol=tolerance * float(np.abs(b).max())
+        ):
             return True  # NaN is never close
     return False
 
@@ -156,7 +164,7 @@ def execute(
 def _work(pipe: Connection, folder: str) -> None:
     """The worker's loop: (subject name, text, schedules) -> Outcome."""
     import emulator
-    import emulator.lowering  # noqa: F401 - before the kernels: barriers keep their names
+    import emulator.lowering
 
     references: dict[str, Arrays] = {}
     pipe.send(emulator.__name__)

@@ -73,7 +73,9 @@ def ring_scale(tiles: int = 5, stages: int = 2) -> Any:
                     values[j] = values[j] * T.float16(2.0)
                 if warp == 0:
                     if T.cuda.elect_sync():
-                        T.ptx["cp.async.bulk.wait_group.read"](1)  # the store before the last has left its slot
+                        T.ptx["cp.async.bulk.wait_group.read"](
+                            1
+                        )  # the store before the last has left its slot
                 T.ptx["bar.sync"](1, 128)
                 Tx.copy(out_smem[i % 2, row, half : half + 32], values[:])
                 T.ptx["fence.proxy.async.shared::cta"]()
@@ -97,7 +99,9 @@ def transpose(tiles: int = 2) -> Any:
     TILE_BYTES = SIDE * SIDE * 2
 
     @T.prim_func
-    def transposed(IN: T.Buffer((SIDE, tiles * SIDE), "float16"), OUT: T.Buffer((tiles * SIDE, SIDE), "float16")):
+    def transposed(
+        IN: T.Buffer((SIDE, tiles * SIDE), "float16"), OUT: T.Buffer((tiles * SIDE, SIDE), "float16")
+    ):
         T.device_entry()
         tile = T.cta_id([tiles])
         warp = T.warp_id([4])
@@ -263,9 +267,7 @@ def cp_async_ring(tiles: int = 5) -> Any:
         pool.commit()
 
         for i in T.serial(2):
-            T.ptx["cp.async.cg.shared.global"](
-                stage.ptr_to([i, 4 * thread]), IN.ptr_to([i, 4 * thread]), 16
-            )
+            T.ptx["cp.async.cg.shared.global"](stage.ptr_to([i, 4 * thread]), IN.ptr_to([i, 4 * thread]), 16)
             T.ptx["cp.async.commit_group"]()
         for i in T.serial(tiles):
             T.ptx["cp.async.wait_group"](1)

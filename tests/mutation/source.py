@@ -187,7 +187,9 @@ class Kernel:
         if statement.barrier is None:
             return []
         return [
-            s for s in self.statements if s is not statement and s.barrier == statement.barrier and s.kind != "init"
+            s
+            for s in self.statements
+            if s is not statement and s.barrier == statement.barrier and s.kind != "init"
         ]
 
     def neighbours(self, statement: Statement) -> list[Statement]:
@@ -208,7 +210,9 @@ class Kernel:
         stop = len(order) if step > 0 else -1
         blocked = yield from self._scan(order, range(at + step, stop, step), origin)
         if origin.loops and (blocked is None or origin.loops[-1] not in blocked.loops):
-            inner = [i for i, s in enumerate(order) if origin.loops[-1] in s.loops]  # the next, or previous, round
+            inner = [
+                i for i, s in enumerate(order) if origin.loops[-1] in s.loops
+            ]  # the next, or previous, round
             yield from self._scan(order, inner[::step], origin)
 
     def _scan(

@@ -81,7 +81,15 @@ def _attention() -> Arrays:
 def _ladder(step: int, builder: str, m: int, n: int, k: int, *, holds: str = "", **kwargs: Any) -> Subject:
     few = 1 if step == 3 else 2  # the source of step 2 again
     return Subject(
-        f"step{step}", "tests/kernels/gemm_ladder.py", builder, _gemm(m, n, k), (m, n, k), kwargs, holds, 0.0, few
+        f"step{step}",
+        "tests/kernels/gemm_ladder.py",
+        builder,
+        _gemm(m, n, k),
+        (m, n, k),
+        kwargs,
+        holds,
+        0.0,
+        few,
     )
 
 
@@ -107,7 +115,9 @@ SUBJECTS: dict[str, Subject] = {
             _gemm(128, 128, 64),
             kwargs={"M": 128, "N": 128, "K": 64},
         ),
-        Subject("attention", "tests/kernels/attention_tile.py", "attention_tile", _attention, tolerance=2**-9),
+        Subject(
+            "attention", "tests/kernels/attention_tile.py", "attention_tile", _attention, tolerance=2**-9
+        ),
         Subject("ring_scale", _SMALL, "ring_scale", lambda: [_integers(320, 64), _nan(320, 64)]),
         Subject("transpose", _SMALL, "transpose", lambda: [_integers(64, 128), _nan(128, 64)]),
         Subject(

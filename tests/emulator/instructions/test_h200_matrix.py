@@ -58,7 +58,9 @@ def run(case, numerics, warps=((0, 1, 2, 3),)):
     """The accumulators of a case as the kernel left them; ``warps`` are the groups that run in lockstep."""
     bench = Bench(4, numerics=numerics, smem_bytes=4 * IMAGE_WORDS)
     types = case["types"]
-    bench.cta.smem[1024 : 1024 + 4 * IMAGE_WORDS] = registers(types.split(".")[0], IMAGE_WORDS, SEEDS[types]).view(np.uint8)
+    bench.cta.smem[1024 : 1024 + 4 * IMAGE_WORDS] = registers(
+        types.split(".")[0], IMAGE_WORDS, SEEDS[types]
+    ).view(np.uint8)
     count = case["n"] // (4 if case["accumulator"] == "f16" else 2)
     d = registers(case["accumulator"], count * 128, 200 + SEEDS[types]).reshape(count, 128)
     a_registers = registers(types.split(".")[0], 512, 100 + SEEDS[types]).reshape(4, 128)

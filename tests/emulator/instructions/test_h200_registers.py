@@ -22,7 +22,9 @@ def excused(name, tokens, inputs):
     if name == "fns":
         return inputs[-1] == 0x80000000  # |offset| is not representable
     if name == "cvt" and "ftz" in tokens and tokens[-2:] == ("f16", "f32"):
-        return inputs[0] & np.uint64(0x7FFFFFFF) < 0x800000  # the H200 does not flush the input of a directed rounding
+        return (
+            inputs[0] & np.uint64(0x7FFFFFFF) < 0x800000
+        )  # the H200 does not flush the input of a directed rounding
     return np.zeros(LANES, bool)
 
 
@@ -66,7 +68,9 @@ def container(value, bits):
         v = np.ascontiguousarray(v).view(f"uint{8 * v.dtype.itemsize}")
     if v.dtype == bool:
         v = v.astype(np.uint64)
-    return v.astype(np.uint64 if v.dtype.kind == "u" else np.int64).view(np.uint64) & np.uint64((1 << bits) - 1)
+    return v.astype(np.uint64 if v.dtype.kind == "u" else np.int64).view(np.uint64) & np.uint64(
+        (1 << bits) - 1
+    )
 
 
 NANS = {"f32": (0x7FFFFFFF, 0x7F800000), "tf32": (0x7FFFFFFF, 0x7F800000), "f16": (0x7FFF, 0x7C00), "bf16": (0x7FFF, 0x7F80),
@@ -129,13 +133,13 @@ def run(name, tokens, imm, inputs):
 def unsupported(name, tokens):
     """Variants that raise UnsupportedInstruction by design."""
     if name == "cvt":
-        return "f64" == tokens[-2] and tokens[-1] in ("u64", "s64") and tokens[0] in ("rz", "rm", "rp")
+        return tokens[-2] == "f64" and tokens[-1] in ("u64", "s64") and tokens[0] in ("rz", "rm", "rp")
     if "f64" in tokens and name in ("add", "sub", "mul", "div_f", "sqrt", "rcp", "rsqrt"):
         return any(t in tokens for t in ("rz", "rm", "rp", "approx"))
     if name in ("fma", "mad_f"):
         return "f64" in tokens
     if name.startswith("mma"):
-        return "m8n8k4" in tokens and "f64" not in tokens or any(t in tokens for t in ("rz", "rm", "rp"))
+        return ("m8n8k4" in tokens and "f64" not in tokens) or any(t in tokens for t in ("rz", "rm", "rp"))
     return "oob" in tokens
 
 
@@ -157,10 +161,7 @@ def test_equals_the_hardware(name):
             wrong = got_ != want_
             wrong &= ~excused(name, tokens, inputs)
             if name in ULPS and ptx in ("f32", "f16", "bf16", "f16x2", "bf16x2"):
-                if any(t in ("rn", "rz", "rm", "rp") for t in tokens):
-                    limit = 0
-                else:
-                    limit = ULPS[name]
+                limit = 0 if any(t in ("rn", "rz", "rm", "rp") for t in tokens) else ULPS[name]
                 parts = [(got_, want_, ptx)] if "x2" not in ptx else [
                     (got_ >> np.uint64(s) & np.uint64(0xFFFF), want_ >> np.uint64(s) & np.uint64(0xFFFF), ptx[:-2]) for s in (0, 16)
                 ]  # fmt: skip
@@ -174,7 +175,9 @@ def test_equals_the_hardware(name):
             if wrong.any():
                 k = int(np.flatnonzero(wrong)[0])
                 operands = ", ".join(hex(int(i[k])) for i in inputs[:6])
-                raise AssertionError(f"{label}({operands}): {int(raw[k]):#x}, the H200 gives {int(want[k]):#x} ({int(wrong.sum())} lanes)")
+                raise AssertionError(
+                    f"{label}({operands}): {int(raw[k]):#x}, the H200 gives {int(want[k]):#x} ({int(wrong.sum())} lanes)"
+                )
         compared += 1
     assert compared or all(unsupported(name, row[1]) for row in ROWS[name])
 

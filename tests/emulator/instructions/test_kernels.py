@@ -5,9 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from kernels import instruction_kernels as kernels
 
 import emulator
+from kernels import instruction_kernels as kernels
 
 SCHEDULES = [("late", 0), ("eager", 0), ("random", 1), ("random", 2)]
 every_schedule = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=lambda x: str(x))
@@ -96,9 +96,9 @@ def test_an_assertion_of_the_kernel_names_its_thread():
 def test_printf_formats_like_c():
     from emulator.instructions.cuda import format_c
 
-    assert format_c("thread %d holds %u (%.1f%%) %s %x %5.2e %lld", [1, 7, 12.5, "ok", 255, 0.001, 1 << 40]) == (
-        "thread 1 holds 7 (12.5%) ok ff 1.00e-03 1099511627776"
-    )
+    assert format_c(
+        "thread %d holds %u (%.1f%%) %s %x %5.2e %lld", [1, 7, 12.5, "ok", 255, 0.001, 1 << 40]
+    ) == ("thread 1 holds 7 (12.5%) ok ff 1.00e-03 1099511627776")
 
 
 @every_schedule

@@ -83,7 +83,9 @@ def test_cp_async_arrives_at_an_mbarrier(noinc):
     bar = bench.barrier(4096, 32 if noinc else 1)
     base = bench.machine.memory.add("x", np.arange(64, dtype=np.uint32)).base
     copier(bench, 4, src_size=False)(bench.t, bench.shared(np.arange(32) * 4), base + np.arange(32) * 4, 4)
-    op("cp_async_mbarrier_arrive", "async", "mbarrier", "arrive", noinc, "shared", "b64")(bench.t, bench.shared(4096))
+    op("cp_async_mbarrier_arrive", "async", "mbarrier", "arrive", noinc, "shared", "b64")(
+        bench.t, bench.shared(4096)
+    )
     assert bar.generation == 0
     bench.machine.finish()
     if noinc:
@@ -105,13 +107,21 @@ def test_cp_async_faults(change, code):
     base = bench.machine.memory.add("x", np.zeros(1024, np.uint8)).base
     address = bench.shared(np.arange(32) * 16 + change.get("shift", 0))
     with pytest.raises(DeviceFault) as fault:
-        copier(bench)(bench.t, address, base + np.arange(32) * 16 + change.get("source", 0), change.get("size", 16), change.get("src_size", 16))
+        copier(bench)(
+            bench.t,
+            address,
+            base + np.arange(32) * 16 + change.get("source", 0),
+            change.get("size", 16),
+            change.get("src_size", 16),
+        )
     assert fault.value.code == code
 
 
 # ---------------------------------------------------------------------------------------------- atomics
 
-lanes = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 0xFFFFFFFF), st.booleans()), min_size=64, max_size=64).filter(lambda r: any(x[2] for x in r))
+lanes = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(0, 0xFFFFFFFF), st.booleans()), min_size=64, max_size=64
+).filter(lambda r: any(x[2] for x in r))
 
 
 def model(operation, old, value, kind):
@@ -125,9 +135,20 @@ def model(operation, old, value, kind):
 
 
 @settings(max_examples=60, deadline=None)
-@given(lanes, st.sampled_from(["add", "and", "or", "xor", "min", "max", "inc", "dec"]), st.sampled_from(["u32", "s32", "b32"]), st.sampled_from(["global", "shared"]))
+@given(
+    lanes,
+    st.sampled_from(["add", "and", "or", "xor", "min", "max", "inc", "dec"]),
+    st.sampled_from(["u32", "s32", "b32"]),
+    st.sampled_from(["global", "shared"]),
+)
 def test_atomics_of_one_warp_take_turns(rows, operation, kind, space):
-    kind = "b32" if operation in ("and", "or", "xor") else "u32" if operation in ("inc", "dec") or kind == "b32" else kind
+    kind = (
+        "b32"
+        if operation in ("and", "or", "xor")
+        else "u32"
+        if operation in ("inc", "dec") or kind == "b32"
+        else kind
+    )
     bench = Bench(2)
     start = np.array([0, 1, 5, 0xFFFFFFFF, 0x80000000, 7, 100, 3], np.uint32)
     memory = start.copy()
@@ -160,7 +181,9 @@ def test_red_equals_atom(rows):
         bench = Bench(2)
         x = np.arange(8, dtype=np.uint32)
         base = bench.machine.memory.add("x", x).base
-        op(name, "relaxed", "gpu", "global", "add", "", "u32")(bench.threads(0, 1, mask=active.astype(bool)), base + 4 * index, value)
+        op(name, "relaxed", "gpu", "global", "add", "", "u32")(
+            bench.threads(0, 1, mask=active.astype(bool)), base + 4 * index, value
+        )
         results.append(x.tolist())
     assert results[0] == results[1] == results[2]
 
@@ -179,7 +202,9 @@ def test_float_atomics(kind, dtype):
     x = np.zeros(4, dtype)
     base = bench.machine.memory.add("x", x).base
     values = (np.arange(32) + 0.5).astype(dtype)
-    op("red", "relaxed", "gpu", "global", "add", "", kind)(bench.t, base + (np.arange(32) % 4) * dtype().itemsize, values)
+    op("red", "relaxed", "gpu", "global", "add", "", kind)(
+        bench.t, base + (np.arange(32) % 4) * dtype().itemsize, values
+    )
     assert x.tolist() == [sum(values[k::4]) for k in range(4)]
 
 
@@ -192,7 +217,9 @@ def test_packed_and_vector_atomics():
     assert x.tolist() == [48, 80, 0, 0]
     y = np.zeros(4, np.float32)
     base = bench.machine.memory.add("y", y).base
-    old = op("atom_vec_f32", "relaxed", "gpu", "global", "add", "", "v4", "f32")(bench.t, base, tuple(np.full(32, k, np.float32) for k in range(4)))
+    old = op("atom_vec_f32", "relaxed", "gpu", "global", "add", "", "v4", "f32")(
+        bench.t, base, tuple(np.full(32, k, np.float32) for k in range(4))
+    )
     assert y.tolist() == [0, 32, 64, 96]
     assert old[3].tolist() == [3 * k for k in range(32)]
 
@@ -261,9 +288,15 @@ def test_ranks_of_addresses():
 
 
 def request(bench, lane=0):
-    op("clusterlaunchcontrol_try_cancel", "try_cancel", "async", "shared::cta", "mbarrier::complete_tx::bytes", "multicast::cluster::all", "b128")(
-        bench.threads(0, lane=lane), bench.shared(64), bench.shared(512)
-    )
+    op(
+        "clusterlaunchcontrol_try_cancel",
+        "try_cancel",
+        "async",
+        "shared::cta",
+        "mbarrier::complete_tx::bytes",
+        "multicast::cluster::all",
+        "b128",
+    )(bench.threads(0, lane=lane), bench.shared(64), bench.shared(512))
 
 
 def test_try_cancel_hands_over_every_waiting_cluster_once():
@@ -290,11 +323,19 @@ def test_query_cancel_decodes():
     bench = Bench(1)
     granted = np.array([clc.encode((6, 1, 2))] * 32, dtype=object)
     refused = clc.encode(None)
-    canceled = op("clusterlaunchcontrol_query_cancel_is_canceled", "query_cancel", "is_canceled", "pred", "b128")
+    canceled = op(
+        "clusterlaunchcontrol_query_cancel_is_canceled", "query_cancel", "is_canceled", "pred", "b128"
+    )
     assert canceled(bench.t, granted).tolist() == [1] * 32
     assert canceled(bench.threads(0, lane=1), refused) == 0
     for axis, value in zip("xyz", (6, 1, 2), strict=True):
-        first = op("clusterlaunchcontrol_query_cancel_get_first_ctaid", "query_cancel", f"get_first_ctaid::{axis}", "b32", "b128")
+        first = op(
+            "clusterlaunchcontrol_query_cancel_get_first_ctaid",
+            "query_cancel",
+            f"get_first_ctaid::{axis}",
+            "b32",
+            "b128",
+        )
         assert first(bench.t, 0, granted).tolist() == [value] * 32
     with pytest.raises(DeviceFault) as fault:
         first(bench.threads(0, lane=0), 0, refused)
@@ -341,7 +382,10 @@ def test_wgmma_results_appear_at_wait_group():
     bench, multiply, (a, b), d, product = setup_wgmma()
     other = np.zeros_like(d)
     op("wgmma_fence", "fence", "sync", "aligned")(bench.t)
-    commit, wait = op("wgmma_commit_group", "commit_group", "sync", "aligned"), op("wgmma_wait_group", "wait_group", "sync", "aligned")
+    commit, wait = (
+        op("wgmma_commit_group", "commit_group", "sync", "aligned"),
+        op("wgmma_wait_group", "wait_group", "sync", "aligned"),
+    )
     multiply(bench.t, d, a, b, 0, 1, 1, 0, 0)
     multiply(bench.t, d, a, b, 1, 1, 1, 0, 0)
     commit(bench.t)

@@ -13,7 +13,24 @@ from emulator.errors import UnsupportedInstruction
 
 from .conftest import REGISTRY, Bench, Mods, op
 
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 1.5, 2.0**-149, -(2.0**-149), 2.0**-126, 2.0**-127, 3.0e38, -3.0e38, 16777217.0, 2.0**-60, math.inf, -math.inf, math.nan]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1.5,
+    2.0**-149,
+    -(2.0**-149),
+    2.0**-126,
+    2.0**-127,
+    3.0e38,
+    -3.0e38,
+    16777217.0,
+    2.0**-60,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
 
 
 def floats(n, seed):
@@ -29,7 +46,9 @@ def pair(lo, hi):
 
 
 def halves(r):
-    return (r & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32), (r >> np.uint64(32)).astype(np.uint32).view(np.float32)
+    return (r & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32), (r >> np.uint64(32)).astype(
+        np.uint32
+    ).view(np.float32)
 
 
 def flush(x):
@@ -101,7 +120,9 @@ def test_f32x2(operation, mode, ftz):
     fn = op(operation, mode, ftz, "", "f32x2", *([""] if operation != "mul" else []))
     got = halves(fn(*(pair(a, b) for a, b in zip(lows, highs, strict=True))))
     for side, operands in zip(got, (lows, highs), strict=True):
-        want = np.array([slow(operation, mode, bool(ftz), *row) for row in zip(*operands, strict=True)], np.float32)
+        want = np.array(
+            [slow(operation, mode, bool(ftz), *row) for row in zip(*operands, strict=True)], np.float32
+        )
         same = (side.view(np.uint32) == want.view(np.uint32)) | (np.isnan(side) & np.isnan(want))
         assert same.all(), (side[~same][:3], want[~same][:3], [o[~same][:3] for o in operands])
 
@@ -139,9 +160,14 @@ def test_mixed_precision_sources(source, mode):
     c = rng.standard_normal(64).astype(np.float32)
     registers = [x if source == "f16" else x.view(np.uint16).astype(np.int64) for x in (a, b)]
     got = op("add", mode, "", "", "f32", source)(registers[0], c)
-    assert got.tolist() == [np.float32(slow("add", mode, False, x, y)) for x, y in zip(a.astype(float), c, strict=True)]
+    assert got.tolist() == [
+        np.float32(slow("add", mode, False, x, y)) for x, y in zip(a.astype(float), c, strict=True)
+    ]
     got = op("fma", mode, "", "", "f32", source)(*registers, c)
-    want = [np.float32(slow("fma", mode, False, *row)) for row in zip(a.astype(float), b.astype(float), c, strict=True)]
+    want = [
+        np.float32(slow("fma", mode, False, *row))
+        for row in zip(a.astype(float), b.astype(float), c, strict=True)
+    ]
     assert got.tolist() == want
 
 
@@ -149,7 +175,9 @@ def test_mixed_precision_sources(source, mode):
 
 GRIDS = {
     "e2m1": [0, 0.5, 1, 1.5, 2, 3, 4, 6],
-    "e2m3": [float(ml_dtypes.float6_e2m3fn(v)) for v in np.arange(32, dtype=np.uint8).view(ml_dtypes.float6_e2m3fn)],
+    "e2m3": [
+        float(ml_dtypes.float6_e2m3fn(v)) for v in np.arange(32, dtype=np.uint8).view(ml_dtypes.float6_e2m3fn)
+    ],
     "e3m2": [float(v) for v in np.arange(32, dtype=np.uint8).view(ml_dtypes.float6_e3m2fn)],
 }
 
@@ -172,7 +200,12 @@ def nearest(x, grid):
 def test_to_fp4_and_fp6(fmt, relu):
     name = "cvt_f4x2_f32" if fmt == "e2m1" else "cvt_f6x2_f32"
     rng = np.random.default_rng(4)
-    hi, lo = (np.concatenate([rng.standard_normal(100) * 4, [0, -0.0, 0.25, 0.75, 1.25, 2.5, 5, 7, -7, math.inf, math.nan]]).astype(np.float32) for _ in range(2))
+    hi, lo = (
+        np.concatenate(
+            [rng.standard_normal(100) * 4, [0, -0.0, 0.25, 0.75, 1.25, 2.5, 5, 7, -7, math.inf, math.nan]]
+        ).astype(np.float32)
+        for _ in range(2)
+    )
     got = op(name, "rn", "satfinite", relu, f"{fmt}x2", "f32")(hi, lo)
     shift = 4 if fmt == "e2m1" else 8
     for k in range(len(hi)):
@@ -181,7 +214,9 @@ def test_to_fp4_and_fp6(fmt, relu):
         assert got[k] == want, (hi[k], lo[k])
 
 
-@pytest.mark.parametrize(("name", "fmt"), [("cvt_f16x2_f4x2", "e2m1"), ("cvt_f16x2_f6x2", "e2m3"), ("cvt_f16x2_f6x2", "e3m2")])
+@pytest.mark.parametrize(
+    ("name", "fmt"), [("cvt_f16x2_f4x2", "e2m1"), ("cvt_f16x2_f6x2", "e2m3"), ("cvt_f16x2_f6x2", "e3m2")]
+)
 def test_from_fp4_and_fp6(name, fmt):
     grid, shift = GRIDS[fmt], 4 if fmt == "e2m1" else 8
     codes = np.arange(2 * len(grid))
@@ -244,7 +279,9 @@ def test_ldmatrix_m16n16_transposes_bytes(num):
     """Lane 4 g + q: bytes of rows 4 q ... 4 q + 3 in column g, then in column g + 8."""
     bench = Bench(1)
     address, rows = rows_of(bench, 16 * num, 8)
-    got = op("ldmatrix_m16n16_b8", "sync", "aligned", "m16n16", f"x{num}", "trans", "shared", "b8")(bench.t, address)
+    got = op("ldmatrix_m16n16_b8", "sync", "aligned", "m16n16", f"x{num}", "trans", "shared", "b8")(
+        bench.t, address
+    )
     for matrix in range(num):
         for lane in range(32):
             g, q = divmod(lane, 4)
@@ -259,7 +296,9 @@ def test_ldmatrix_expands_packed_rows(bits, num):
     bench = Bench(1)
     address, rows = rows_of(bench, 8 * num, 9)
     fmt = "b4x16_p64" if bits == 4 else "b6x16_p32"
-    got = op("ldmatrix_b8fmt", "sync", "aligned", "m8n16", f"x{num}", "", "shared", "b8x16", fmt)(bench.t, address)
+    got = op("ldmatrix_b8fmt", "sync", "aligned", "m8n16", f"x{num}", "", "shared", "b8x16", fmt)(
+        bench.t, address
+    )
     for matrix in range(num):
         for lane in range(32):
             g, q = divmod(lane, 4)
@@ -273,7 +312,9 @@ def test_stmatrix_m16n8_writes_columns(num):
     bench = Bench(1)
     address, _ = rows_of(bench, 32, 10)
     registers = np.random.default_rng(11).integers(0, 1 << 32, (num, 32), dtype=np.uint64).astype(np.uint32)
-    op("stmatrix_m16n8_b8", "sync", "aligned", "m16n8", f"x{num}", "trans", "shared", "b8")(bench.t, address, registers)
+    op("stmatrix_m16n8_b8", "sync", "aligned", "m16n8", f"x{num}", "trans", "shared", "b8")(
+        bench.t, address, registers
+    )
     for matrix in range(num):
         for column in range(8):
             stored = bench.cta.smem[int(address[8 * matrix + column]) :][:16]
@@ -291,7 +332,9 @@ def test_stmatrix_b8_of_an_mma_accumulator():
     fragment = from_accumulator(matrix)[0]  # [4, 32]: (row half, column parity)
     registers = sum(fragment[k].astype(np.uint32) << np.uint32(8 * k) for k in range(4)).reshape(1, 32)
     bench = Bench(1)
-    op("stmatrix_m16n8_b8", "sync", "aligned", "m16n8", "x1", "trans", "shared", "b8")(bench.t, bench.shared(np.arange(32) * 16), registers)
+    op("stmatrix_m16n8_b8", "sync", "aligned", "m16n8", "x1", "trans", "shared", "b8")(
+        bench.t, bench.shared(np.arange(32) * 16), registers
+    )
     assert (bench.smem(np.uint8)[:128].reshape(8, 16) == matrix[0].T).all()
 
 

@@ -57,11 +57,19 @@ def test_votes_and_matches(mask, value):
 
 
 @settings(max_examples=40, deadline=None)
-@given(masks, st.lists(st.integers(0, FULL), min_size=64, max_size=64), st.sampled_from(["add", "min", "max", "and", "or", "xor"]))
+@given(
+    masks,
+    st.lists(st.integers(0, FULL), min_size=64, max_size=64),
+    st.sampled_from(["add", "min", "max", "and", "or", "xor"]),
+)
 def test_reductions(mask, value, operation):
     from functools import reduce
 
-    name, tokens = ("redux_sync", (operation, "u32")) if operation in ("add", "min", "max") else ("redux_sync_bitwise", (operation, "b32"))
+    name, tokens = (
+        ("redux_sync", (operation, "u32"))
+        if operation in ("add", "min", "max")
+        else ("redux_sync_bitwise", (operation, "b32"))
+    )
     t = Bench(2).threads(0, 1, mask=mask)
     got = spread(op(name, *tokens)(t, np.array(value), member_mask(mask)))
     model = {
@@ -92,7 +100,15 @@ def test_a_lane_outside_its_own_member_mask_is_an_error():
     assert fault.value.code == "warp.not-a-member"
 
 
-@pytest.mark.parametrize(("name", "mode"), [("__shfl_sync", "idx"), ("__shfl_up_sync", "up"), ("__shfl_down_sync", "down"), ("__shfl_xor_sync", "bfly")])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("__shfl_sync", "idx"),
+        ("__shfl_up_sync", "up"),
+        ("__shfl_down_sync", "down"),
+        ("__shfl_xor_sync", "bfly"),
+    ],
+)
 @pytest.mark.parametrize("width", [32, 8])
 def test_cuda_shuffles_respect_their_width(name, mode, width):
     t = Bench(2).t
@@ -102,7 +118,12 @@ def test_cuda_shuffles_respect_their_width(name, mode, width):
         got = np.asarray(fn(t, FULL, value, operand, width)).tolist()
         for lane in range(64):
             base, inside = lane // width * width, lane % width
-            source = {"idx": operand % width, "up": inside - operand, "down": inside + operand, "bfly": inside ^ operand}[mode]
+            source = {
+                "idx": operand % width,
+                "up": inside - operand,
+                "down": inside + operand,
+                "bfly": inside ^ operand,
+            }[mode]
             if not 0 <= source < width:
                 source = inside
             assert got[lane] == value[base + source]

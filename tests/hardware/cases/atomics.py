@@ -21,8 +21,18 @@ def _kernel(name: str, text: str, ptx_type: str, operands: int, shared: bool, wo
     dtype = CARRIER[ptx_type]
     own = words == THREADS
     xs = ", ".join(f"X{k}[tx]" for k in range(operands))
-    params = [f'M: T.Buffer(({words},), "{dtype}")', *(f'X{k}: T.Buffer(({THREADS},), "{dtype}")' for k in range(operands)), f'O: T.Buffer(({THREADS},), "{dtype}")']
-    lines = ["@T.prim_func", f"def kernel({', '.join(params)}):", "    T.device_entry()", "    T.cta_id([1])", f"    tx = T.thread_id([{THREADS}])"]
+    params = [
+        f'M: T.Buffer(({words},), "{dtype}")',
+        *(f'X{k}: T.Buffer(({THREADS},), "{dtype}")' for k in range(operands)),
+        f'O: T.Buffer(({THREADS},), "{dtype}")',
+    ]
+    lines = [
+        "@T.prim_func",
+        f"def kernel({', '.join(params)}):",
+        "    T.device_entry()",
+        "    T.cta_id([1])",
+        f"    tx = T.thread_id([{THREADS}])",
+    ]
     where = "M"
     if shared:
         where = "s"
@@ -40,7 +50,9 @@ def _kernel(name: str, text: str, ptx_type: str, operands: int, shared: bool, wo
     return kernel_from_source(name, "\n".join(lines))
 
 
-def _arguments(ptx_type: str, operands: int, words: int, op: str, rng: np.random.Generator) -> list[np.ndarray]:
+def _arguments(
+    ptx_type: str, operands: int, words: int, op: str, rng: np.random.Generator
+) -> list[np.ndarray]:
     dtype = np.dtype(CARRIER[ptx_type])
 
     def draw(n: int) -> np.ndarray:
@@ -72,8 +84,13 @@ def cases() -> Iterator[Case]:
                 forms = [(f"atom.{space}.{op}.{ptx_type}", THREADS)]
                 if op not in ("exch", "cas"):
                     forms.append((f"red.{space}.{op}.{ptx_type}", THREADS))
-                    if ptx_type[0] in "usb" and "f16" not in ptx_type and op not in ("inc", "dec"):  # those depend on the order
-                        forms += [(f"atom.{space}.{op}.{ptx_type}", 8), (f"red.relaxed.gpu.{space}.{op}.{ptx_type}", 1)]
+                    if (
+                        ptx_type[0] in "usb" and "f16" not in ptx_type and op not in ("inc", "dec")
+                    ):  # those depend on the order
+                        forms += [
+                            (f"atom.{space}.{op}.{ptx_type}", 8),
+                            (f"red.relaxed.gpu.{space}.{op}.{ptx_type}", 1),
+                        ]
                 for text, words in forms:
                     case_id = f"atomics/{text}/{words}"
                     yield Case(

@@ -113,7 +113,7 @@ def ring(warps: int, stages: int, rounds: int) -> Any:
         full = pool.alloc((stages,), "uint64", align=8)
         empty = pool.alloc((stages,), "uint64", align=8)
         pool.commit()
-        if warp == 0:  # noqa: SIM102
+        if warp == 0:
             if lane == 0:
                 for k in T.unroll(stages):
                     T.ptx["mbarrier.init.shared.b64"](full.ptr_to([k]), T.uint32(32))
@@ -148,7 +148,7 @@ def bulk_ring(stages: int, rounds: int) -> Any:
         full = pool.alloc((stages,), "uint64", align=8)
         empty = pool.alloc((stages,), "uint64", align=8)
         pool.commit()
-        if warp == 0:  # noqa: SIM102
+        if warp == 0:
             if lane == 0:
                 for k in T.unroll(stages):
                     T.ptx["mbarrier.init.shared.b64"](full.ptr_to([k]), T.uint32(1))
@@ -161,7 +161,10 @@ def bulk_ring(stages: int, rounds: int) -> Any:
                     T.cuda.mbarrier_wait(empty.ptr_to([k % stages]), (k // stages + 1) % 2)
                     T.ptx["mbarrier.arrive.expect_tx.shared.b64"](full.ptr_to([k % stages]), T.uint32(256))
                     T.ptx["cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"](
-                        s.ptr_to([(k % stages) * 64]), T.address_of(A[k * 64]), T.uint32(256), full.ptr_to([k % stages])
+                        s.ptr_to([(k % stages) * 64]),
+                        T.address_of(A[k * 64]),
+                        T.uint32(256),
+                        full.ptr_to([k % stages]),
                     )
         else:
             total: T.uint32 = T.uint32(0)
@@ -247,7 +250,10 @@ def reductions(threads: int) -> Any:
 
 def _words(*shapes: tuple[int, ...]) -> Any:
     def arguments(rng: np.random.Generator) -> list[np.ndarray]:
-        return [rng.integers(0, 2**32, shapes[0], dtype=np.uint32), *(np.full(s, 0xABABABAB, np.uint32) for s in shapes[1:])]
+        return [
+            rng.integers(0, 2**32, shapes[0], dtype=np.uint32),
+            *(np.full(s, 0xABABABAB, np.uint32) for s in shapes[1:]),
+        ]
 
     return arguments
 
@@ -265,14 +271,41 @@ def cases() -> Iterator[Case]:
     for seed in range(24):
         count = (1, 2, 3, 5, 8, 32)[seed % 6]
         case_id = f"barriers/mbarrier/script/{seed}"
-        yield Case(case_id, "mbarrier", partial(script, seed, 24, count, case_id), partial(_records, seed, 24, count))
+        yield Case(
+            case_id, "mbarrier", partial(script, seed, 24, count, case_id), partial(_records, seed, 24, count)
+        )
     for warps, stages, rounds in ((2, 1, 5), (2, 2, 9), (3, 3, 12), (5, 4, 17)):
-        yield Case(f"barriers/mbarrier/ring/{warps}x{stages}x{rounds}", "mbarrier", partial(ring, warps, stages, rounds), _words((rounds * 32,), (warps - 1, rounds * 32)))
+        yield Case(
+            f"barriers/mbarrier/ring/{warps}x{stages}x{rounds}",
+            "mbarrier",
+            partial(ring, warps, stages, rounds),
+            _words((rounds * 32,), (warps - 1, rounds * 32)),
+        )
     for stages, rounds in ((1, 6), (2, 11), (4, 40)):
-        yield Case(f"barriers/mbarrier/bulk_ring/{stages}x{rounds}", "mbarrier", partial(bulk_ring, stages, rounds), _words((rounds * 64,), (64,)))
+        yield Case(
+            f"barriers/mbarrier/bulk_ring/{stages}x{rounds}",
+            "mbarrier",
+            partial(bulk_ring, stages, rounds),
+            _words((rounds * 64,), (64,)),
+        )
     for pairs in (1, 2, 4, 8, 15):
-        yield Case(f"barriers/named/pairs/{pairs}", "named barriers", partial(named_pairs, pairs), _words((pairs * 32,), (pairs * 32,)))
+        yield Case(
+            f"barriers/named/pairs/{pairs}",
+            "named barriers",
+            partial(named_pairs, pairs),
+            _words((pairs * 32,), (pairs * 32,)),
+        )
     for warps, rounds in ((4, 6), (8, 9)):
-        yield Case(f"barriers/named/subsets/{warps}x{rounds}", "named barriers", partial(named_subsets, warps, rounds), _words((warps * 32,), (warps * 32,)))
+        yield Case(
+            f"barriers/named/subsets/{warps}x{rounds}",
+            "named barriers",
+            partial(named_subsets, warps, rounds),
+            _words((warps * 32,), (warps * 32,)),
+        )
     for threads in (32, 128, 256):
-        yield Case(f"barriers/red/{threads}", "named barriers", partial(reductions, threads), partial(_votes, threads))
+        yield Case(
+            f"barriers/red/{threads}",
+            "named barriers",
+            partial(reductions, threads),
+            partial(_votes, threads),
+        )

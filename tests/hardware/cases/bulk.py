@@ -33,9 +33,16 @@ def cp_async(size: int, cache: str, source_bytes: int, groups: int) -> Any:
         T.cuda.cta_sync()
         for g in T.unroll(groups):
             if partly:
-                T.ptx[text](s.ptr_to([(g * 64 + tx) * size]), T.address_of(A[(g * 64 + 63 - tx) * size]), size, T.uint32(source_bytes))
+                T.ptx[text](
+                    s.ptr_to([(g * 64 + tx) * size]),
+                    T.address_of(A[(g * 64 + 63 - tx) * size]),
+                    size,
+                    T.uint32(source_bytes),
+                )
             else:
-                T.ptx[text](s.ptr_to([(g * 64 + tx) * size]), T.address_of(A[(g * 64 + 63 - tx) * size]), size)
+                T.ptx[text](
+                    s.ptr_to([(g * 64 + tx) * size]), T.address_of(A[(g * 64 + 63 - tx) * size]), size
+                )
             T.ptx["cp.async.commit_group"]()
         T.ptx["cp.async.wait_group"](0)
         T.cuda.cta_sync()
@@ -166,8 +173,12 @@ def s2c(size: int, redop: str, ptx_type: str, ctas: int) -> Any:
         T.ptx["fence.proxy.async"]()
         T.cuda.cluster_sync()
         if tx == 0:
-            T.ptx["mapa.shared::cluster.u32"](remote[0], T.cuda.cvta_generic_to_shared(o.ptr_to([0])), T.Cast("uint32", (rank + 1) % ctas))
-            T.ptx["mapa.shared::cluster.u32"](remote[1], T.cuda.cvta_generic_to_shared(bar.ptr_to([0])), T.Cast("uint32", (rank + 1) % ctas))
+            T.ptx["mapa.shared::cluster.u32"](
+                remote[0], T.cuda.cvta_generic_to_shared(o.ptr_to([0])), T.Cast("uint32", (rank + 1) % ctas)
+            )
+            T.ptx["mapa.shared::cluster.u32"](
+                remote[1], T.cuda.cvta_generic_to_shared(bar.ptr_to([0])), T.Cast("uint32", (rank + 1) % ctas)
+            )
             T.ptx[text](remote[0], s.ptr_to([0]), T.uint32(size), remote[1])
         T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
         for j in T.serial(32):
@@ -202,9 +213,11 @@ def multicast(mask: int, ctas: int) -> Any:
                 T.ptx["mbarrier.arrive.expect_tx.shared.b64"](bar.ptr_to([0]), T.uint32(1008))
         T.ptx["fence.proxy.async"]()
         T.cuda.cluster_sync()
-        if tx == 0:  # noqa: SIM102
+        if tx == 0:
             if rank == ctas - 1:
-                T.ptx[text](s.ptr_to([32]), T.address_of(A[16]), T.uint32(1008), bar.ptr_to([0]), T.uint16(mask))
+                T.ptx[text](
+                    s.ptr_to([32]), T.address_of(A[16]), T.uint32(1008), bar.ptr_to([0]), T.uint16(mask)
+                )
         if (T.int32(mask) >> rank) & 1 == 1:
             T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
         for j in T.serial(32):
@@ -227,7 +240,9 @@ def _typed(ptx_type: str, rng: np.random.Generator) -> list[np.ndarray]:
     if ptx_type in ("f16", "bf16", "f32", "f64"):
         import ml_dtypes
 
-        dtype = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}[ptx_type]
+        dtype = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}[
+            ptx_type
+        ]
         n = SPAN // np.dtype(dtype).itemsize
         return [rng.standard_normal(n).astype(dtype).view(np.uint8) for _ in range(2)]
     return [rng.integers(0, 256, SPAN, dtype=np.uint8) for _ in range(2)]
@@ -242,11 +257,33 @@ def cases() -> Iterator[Case]:
                     _bytes((SPAN,), (SPAN,)),
                 )  # fmt: skip
     for noinc in (False, True):
-        yield Case(f"bulk/cp.async.mbarrier/{'noinc' if noinc else 'inc'}", "cp.async", partial(cp_async_mbarrier, noinc), _bytes((1024,), (1024,)))
-    for size, source, target in ((16, 0, 0), (48, 16, 32), (1024, 0, 128), (4000, 160, 16), (8192, 0, 0), (8176, 16, 0)):
+        yield Case(
+            f"bulk/cp.async.mbarrier/{'noinc' if noinc else 'inc'}",
+            "cp.async",
+            partial(cp_async_mbarrier, noinc),
+            _bytes((1024,), (1024,)),
+        )
+    for size, source, target in (
+        (16, 0, 0),
+        (48, 16, 32),
+        (1024, 0, 128),
+        (4000, 160, 16),
+        (8192, 0, 0),
+        (8176, 16, 0),
+    ):
         for space in ("shared::cluster", "shared::cta"):
-            yield Case(f"bulk/g2s/{space.replace('::', '_')}/{size}", "bulk copy", partial(g2s, size, source, target, space), _bytes((SPAN,), (SPAN,)))
-        yield Case(f"bulk/s2g/{size}", "bulk copy", partial(s2g, size, source, target, "", "", False), _bytes((SPAN,), (SPAN,)))
+            yield Case(
+                f"bulk/g2s/{space.replace('::', '_')}/{size}",
+                "bulk copy",
+                partial(g2s, size, source, target, space),
+                _bytes((SPAN,), (SPAN,)),
+            )
+        yield Case(
+            f"bulk/s2g/{size}",
+            "bulk copy",
+            partial(s2g, size, source, target, "", "", False),
+            _bytes((SPAN,), (SPAN,)),
+        )
     reductions = {
         "add": ("f16", "bf16", "u32", "s32", "u64", "f32", "f64"), "min": ("f16", "bf16", "u32", "s32", "u64", "s64"),
         "max": ("f16", "bf16", "u32", "s32", "u64", "s64"), "inc": ("u32",), "dec": ("u32",), "and": ("b32", "b64"), "or": ("b32", "b64"),
@@ -259,9 +296,33 @@ def cases() -> Iterator[Case]:
             )  # fmt: skip
     for size in (16, 1008, 2048):
         for ctas in (2, 4, 8):
-            yield Case(f"bulk/s2c/{size}/{ctas}", "bulk copy (DSMEM)", partial(s2c, size, "", "", ctas), _bytes((ctas, 2048), (ctas, 2048)))
-    for redop, types in {"add": ("u32", "s32", "u64"), "min": ("u32", "s32"), "max": ("u32", "s32"), "inc": ("u32",), "dec": ("u32",), "and": ("b32",), "or": ("b32",), "xor": ("b32",)}.items():
+            yield Case(
+                f"bulk/s2c/{size}/{ctas}",
+                "bulk copy (DSMEM)",
+                partial(s2c, size, "", "", ctas),
+                _bytes((ctas, 2048), (ctas, 2048)),
+            )
+    for redop, types in {
+        "add": ("u32", "s32", "u64"),
+        "min": ("u32", "s32"),
+        "max": ("u32", "s32"),
+        "inc": ("u32",),
+        "dec": ("u32",),
+        "and": ("b32",),
+        "or": ("b32",),
+        "xor": ("b32",),
+    }.items():
         for ptx_type in types:
-            yield Case(f"bulk/reduce/cluster/{redop}.{ptx_type}", "bulk reduction", partial(s2c, 1024, redop, ptx_type, 4), _bytes((4, 2048), (4, 2048)))
+            yield Case(
+                f"bulk/reduce/cluster/{redop}.{ptx_type}",
+                "bulk reduction",
+                partial(s2c, 1024, redop, ptx_type, 4),
+                _bytes((4, 2048), (4, 2048)),
+            )
     for ctas, mask in ((2, 3), (4, 6), (8, 0b10110101)):
-        yield Case(f"bulk/multicast/{ctas}/{mask:b}", "bulk copy", partial(multicast, mask, ctas), _bytes((2048,), (ctas, 2048)))
+        yield Case(
+            f"bulk/multicast/{ctas}/{mask:b}",
+            "bulk copy",
+            partial(multicast, mask, ctas),
+            _bytes((2048,), (ctas, 2048)),
+        )

@@ -32,8 +32,14 @@ def neighbours(ctas: int, clusters: int, threads: int) -> Any:
         r = T.alloc_local((1,), "uint32")
         mine[tx] = A[bx, tx]
         T.cuda.cluster_sync()
-        T.ptx["mapa.shared::cluster.u32"](far[0], T.cuda.cvta_generic_to_shared(box.ptr_to([tx])), T.Cast("uint32", (rank + 1) % ctas))
-        T.ptx["mapa.shared::cluster.u32"](far[1], T.cuda.cvta_generic_to_shared(mine.ptr_to([threads - 1 - tx])), T.Cast("uint32", (rank + 2) % ctas))
+        T.ptx["mapa.shared::cluster.u32"](
+            far[0], T.cuda.cvta_generic_to_shared(box.ptr_to([tx])), T.Cast("uint32", (rank + 1) % ctas)
+        )
+        T.ptx["mapa.shared::cluster.u32"](
+            far[1],
+            T.cuda.cvta_generic_to_shared(mine.ptr_to([threads - 1 - tx])),
+            T.Cast("uint32", (rank + 2) % ctas),
+        )
         T.ptx["st.shared::cluster.b32"](far[0], A[bx, tx] * T.uint32(3))
         T.ptx["ld.shared::cluster.b32"](r[0], far[1])
         D[0, bx, tx] = r[0]
@@ -67,8 +73,12 @@ def remote_arrive(ctas: int, rounds: int, expect: bool) -> Any:
             T.ptx["mbarrier.init.shared.b64"](free.ptr_to([0]), T.uint32(threads))
             T.ptx["fence.mbarrier_init.release.cluster"]()
         T.cuda.cluster_sync()
-        T.ptx["mapa.shared::cluster.u32"](far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([rank * threads + tx])), T.uint32(0))
-        T.ptx["mapa.shared::cluster.u32"](far[1], T.cuda.cvta_generic_to_shared(ready.ptr_to([0])), T.uint32(0))
+        T.ptx["mapa.shared::cluster.u32"](
+            far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([rank * threads + tx])), T.uint32(0)
+        )
+        T.ptx["mapa.shared::cluster.u32"](
+            far[1], T.cuda.cvta_generic_to_shared(ready.ptr_to([0])), T.uint32(0)
+        )
         for k in T.serial(rounds):
             T.ptx["st.shared::cluster.b32"](far[0], A[rank, k, tx])
             T.ptx[arrive](far[1])
@@ -79,7 +89,9 @@ def remote_arrive(ctas: int, rounds: int, expect: bool) -> Any:
                     total = total * T.uint32(31) + s[c * threads + tx]
                 D[k, tx] = total
                 for c in T.serial(ctas):
-                    T.ptx["mapa.shared::cluster.u32"](far[2], T.cuda.cvta_generic_to_shared(free.ptr_to([0])), T.Cast("uint32", c))
+                    T.ptx["mapa.shared::cluster.u32"](
+                        far[2], T.cuda.cvta_generic_to_shared(free.ptr_to([0])), T.Cast("uint32", c)
+                    )
                     T.ptx[arrive](far[2])
             T.cuda.mbarrier_wait(free.ptr_to([0]), k % 2)
         T.cuda.cluster_sync()
@@ -115,8 +127,12 @@ def store_async(ptx_type: str, dtype: str, ctas: int, redop: str) -> Any:
             T.ptx["mbarrier.arrive.expect_tx.shared.b64"](bar.ptr_to([0]), T.uint32(threads * size))
         T.ptx["fence.proxy.async"]()
         T.cuda.cluster_sync()
-        T.ptx["mapa.shared::cluster.u32"](far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([tx])), T.Cast("uint32", (rank + 1) % ctas))
-        T.ptx["mapa.shared::cluster.u32"](far[1], T.cuda.cvta_generic_to_shared(bar.ptr_to([0])), T.Cast("uint32", (rank + 1) % ctas))
+        T.ptx["mapa.shared::cluster.u32"](
+            far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([tx])), T.Cast("uint32", (rank + 1) % ctas)
+        )
+        T.ptx["mapa.shared::cluster.u32"](
+            far[1], T.cuda.cvta_generic_to_shared(bar.ptr_to([0])), T.Cast("uint32", (rank + 1) % ctas)
+        )
         T.ptx[text](far[0], A[rank, tx], far[1])
         T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
         D[rank, tx] = s[tx]
@@ -150,7 +166,9 @@ def split_barrier(ctas: int, relaxed: bool) -> Any:
         T.ptx["barrier.cluster.arrive.release.aligned"]()
         x = x + T.uint32(11)
         T.ptx["barrier.cluster.wait.acquire.aligned"]()
-        T.ptx["mapa.shared::cluster.u32"](far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([63 - tx])), T.Cast("uint32", ctas - 1 - rank))
+        T.ptx["mapa.shared::cluster.u32"](
+            far[0], T.cuda.cvta_generic_to_shared(s.ptr_to([63 - tx])), T.Cast("uint32", ctas - 1 - rank)
+        )
         T.ptx["ld.shared::cluster.b32"](r[0], far[0])
         D[rank, tx] = x ^ r[0]
         T.cuda.cluster_sync()
@@ -182,7 +200,12 @@ def ranks(grid: tuple[int, int], cluster: tuple[int, int]) -> Any:
 def _typed(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
     if dtype.startswith("float"):
         return [rng.standard_normal(shape).astype(dtype), np.zeros(shape, dtype)]
-    return [rng.integers(0, 2 ** (8 * np.dtype(dtype).itemsize), shape, dtype=f"uint{8 * np.dtype(dtype).itemsize}").view(dtype), np.zeros(shape, dtype)]
+    return [
+        rng.integers(
+            0, 2 ** (8 * np.dtype(dtype).itemsize), shape, dtype=f"uint{8 * np.dtype(dtype).itemsize}"
+        ).view(dtype),
+        np.zeros(shape, dtype),
+    ]
 
 
 def cases() -> Iterator[Case]:
@@ -192,16 +215,48 @@ def cases() -> Iterator[Case]:
             _words((ctas * clusters, threads), (2, ctas * clusters, threads)),
         )  # fmt: skip
     for ctas, rounds in ((2, 3), (4, 5), (8, 4)):
-        yield Case(f"cluster/remote_arrive/{ctas}x{rounds}", "cluster", partial(remote_arrive, ctas, rounds, False), _words((ctas, rounds, 32), (rounds, 32)))
-    for ptx_type, dtype in (("b32", "uint32"), ("u32", "uint32"), ("s32", "int32"), ("b64", "uint64"), ("f32", "float32"), ("f64", "float64")):
-        yield Case(f"cluster/st.async/{ptx_type}", "cluster", partial(store_async, ptx_type, dtype, 4, ""), partial(_typed, (4, 64), dtype))
+        yield Case(
+            f"cluster/remote_arrive/{ctas}x{rounds}",
+            "cluster",
+            partial(remote_arrive, ctas, rounds, False),
+            _words((ctas, rounds, 32), (rounds, 32)),
+        )
+    for ptx_type, dtype in (
+        ("b32", "uint32"),
+        ("u32", "uint32"),
+        ("s32", "int32"),
+        ("b64", "uint64"),
+        ("f32", "float32"),
+        ("f64", "float64"),
+    ):
+        yield Case(
+            f"cluster/st.async/{ptx_type}",
+            "cluster",
+            partial(store_async, ptx_type, dtype, 4, ""),
+            partial(_typed, (4, 64), dtype),
+        )
     for redop, ptx_type, dtype in (
         ("add", "u32", "uint32"), ("add", "s32", "int32"), ("add", "u64", "uint64"), ("min", "u32", "uint32"), ("max", "s32", "int32"), ("inc", "u32", "uint32"),
         ("dec", "u32", "uint32"), ("and", "b32", "uint32"), ("or", "b32", "uint32"), ("xor", "b32", "uint32"),
     ):  # fmt: skip
-        yield Case(f"cluster/red.async/{redop}.{ptx_type}", "cluster", partial(store_async, ptx_type, dtype, 4, redop), partial(_typed, (4, 64), dtype))
+        yield Case(
+            f"cluster/red.async/{redop}.{ptx_type}",
+            "cluster",
+            partial(store_async, ptx_type, dtype, 4, redop),
+            partial(_typed, (4, 64), dtype),
+        )
     for ctas in (2, 4, 8):
         for relaxed in (False, True):
-            yield Case(f"cluster/barrier/{ctas}/{'relaxed' if relaxed else 'plain'}", "cluster", partial(split_barrier, ctas, relaxed), _words((ctas, 64), (ctas, 64)))
+            yield Case(
+                f"cluster/barrier/{ctas}/{'relaxed' if relaxed else 'plain'}",
+                "cluster",
+                partial(split_barrier, ctas, relaxed),
+                _words((ctas, 64), (ctas, 64)),
+            )
     for grid, cluster in (((4, 2), (2, 1)), ((4, 4), (2, 2)), ((2, 6), (1, 3))):
-        yield Case(f"cluster/ranks/{grid[0]}x{grid[1]}/{cluster[0]}x{cluster[1]}", "cluster", partial(ranks, grid, cluster), lambda rng, n=grid[0] * grid[1]: [np.full((n, 8), -1, np.int32)])
+        yield Case(
+            f"cluster/ranks/{grid[0]}x{grid[1]}/{cluster[0]}x{cluster[1]}",
+            "cluster",
+            partial(ranks, grid, cluster),
+            lambda rng, n=grid[0] * grid[1]: [np.full((n, 8), -1, np.int32)],
+        )

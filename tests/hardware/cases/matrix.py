@@ -19,13 +19,17 @@ def _manners(rng: np.random.Generator) -> np.ndarray:
     return np.repeat(np.arange(N // 32) % operands.MANNERS, 32)
 
 
-def _arguments(shape: tuple[tuple[Any, ...], ...], atype: str, btype: str, ctype: str, rng: np.random.Generator) -> list[np.ndarray]:
+def _arguments(
+    shape: tuple[tuple[Any, ...], ...], atype: str, btype: str, ctype: str, rng: np.random.Generator
+) -> list[np.ndarray]:
     made: list[np.ndarray] = []
     manner = _manners(rng)
     for role, _ptx, dtype, lanes, operand in shape:
         for _ in range(lanes):
             if role != "r":
-                made.append(np.full((1, N), 0xA5, np.uint8).repeat(np.dtype(dtype).itemsize, axis=1).view(dtype))
+                made.append(
+                    np.full((1, N), 0xA5, np.uint8).repeat(np.dtype(dtype).itemsize, axis=1).view(dtype)
+                )
                 continue
             fmt = {"a": atype, "b": btype, "c": ctype}[operand]
             if fmt == "f64":
@@ -51,7 +55,13 @@ def _mma() -> Iterator[Case]:
             shape = registers._shape(table, entry, tokens)
             case_id = f"matrix/{text}"
             family = "mma.sync (integer)" if entry_name == "mma_int" else "mma.sync"
-            yield Case(case_id, family, partial(registers._builder, (text,), shape, case_id), partial(_arguments, shape, atype, btype, ctype), rows=(text,))
+            yield Case(
+                case_id,
+                family,
+                partial(registers._builder, (text,), shape, case_id),
+                partial(_arguments, shape, atype, btype, ctype),
+                rows=(text,),
+            )
 
 
 def _ldmatrix(name: str, text: str, num: int) -> Any:
@@ -112,7 +122,17 @@ def cases() -> Iterator[Case]:
     for num in (1, 2, 4):
         for trans in ("", ".trans"):
             text = f"ldmatrix.sync.aligned.m8n8.x{num}{trans}.shared.b16"
-            yield Case(f"matrix/{text}", "ldmatrix and stmatrix", partial(_ldmatrix, f"matrix/{text}", text, num), partial(_ld_arguments, num))
+            yield Case(
+                f"matrix/{text}",
+                "ldmatrix and stmatrix",
+                partial(_ldmatrix, f"matrix/{text}", text, num),
+                partial(_ld_arguments, num),
+            )
             text = f"stmatrix.sync.aligned.m8n8.x{num}{trans}.shared.b16"
-            yield Case(f"matrix/{text}", "ldmatrix and stmatrix", partial(_stmatrix, f"matrix/{text}", text, num), partial(_st_arguments, num))
+            yield Case(
+                f"matrix/{text}",
+                "ldmatrix and stmatrix",
+                partial(_stmatrix, f"matrix/{text}", text, num),
+                partial(_st_arguments, num),
+            )
     yield from _mma()

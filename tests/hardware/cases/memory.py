@@ -16,7 +16,9 @@ THREADS = 64
 SPAN = 4096
 
 
-def _round_trip(name: str, load: str, store: str, ptx_type: str, lanes: int, shared: bool, stride: int) -> Any:
+def _round_trip(
+    name: str, load: str, store: str, ptx_type: str, lanes: int, shared: bool, stride: int
+) -> Any:
     """Each thread loads ``lanes`` elements at ``stride * thread`` bytes and stores the registers, and as wide as they are."""
     dtype = REGISTER[ptx_type]
     wide = np.dtype(dtype).itemsize
@@ -30,16 +32,27 @@ def _round_trip(name: str, load: str, store: str, ptx_type: str, lanes: int, sha
         source, target = "s", "o"
     else:
         source, target = "A", "D"
-    lines += [f'    T.ptx["{load}"]({regs}, T.address_of({source}[tx * {stride}]))', f'    T.ptx["{store}"](T.address_of({target}[tx * {stride}]), {regs})']
+    lines += [
+        f'    T.ptx["{load}"]({regs}, T.address_of({source}[tx * {stride}]))',
+        f'    T.ptx["{store}"](T.address_of({target}[tx * {stride}]), {regs})',
+    ]
     lines += [f"    W[tx * {lanes} + {j}] = r[{j}]" for j in range(lanes)]
     if shared:
-        lines += ["    T.cuda.cta_sync()", f"    for j in T.serial({SPAN // THREADS}):", f"        D[j * {THREADS} + tx] = o[j * {THREADS} + tx]"]
+        lines += [
+            "    T.cuda.cta_sync()",
+            f"    for j in T.serial({SPAN // THREADS}):",
+            f"        D[j * {THREADS} + tx] = o[j * {THREADS} + tx]",
+        ]
     del wide
     return kernel_from_source(name, "\n".join(lines))
 
 
 def _arguments(dtype: str, lanes: int, rng: np.random.Generator) -> list[np.ndarray]:
-    return [rng.integers(0, 256, SPAN, dtype=np.uint8), np.full(SPAN, 0x5A, np.uint8), np.zeros(THREADS * lanes, dtype)]
+    return [
+        rng.integers(0, 256, SPAN, dtype=np.uint8),
+        np.full(SPAN, 0x5A, np.uint8),
+        np.zeros(THREADS * lanes, dtype),
+    ]
 
 
 def cases() -> Iterator[Case]:
@@ -62,8 +75,18 @@ def cases() -> Iterator[Case]:
     for cop in ("ca", "cg", "cs", "lu", "cv", "L1::no_allocate", "L1::evict_last"):
         load = f"ld.global.{cop}.v4.b32"
         case_id = f"memory/{load}"
-        yield Case(case_id, "loads and stores (global)", partial(_round_trip, case_id, load, "st.global.v4.b32", "b32", 4, False, 16), partial(_arguments, "uint32", 4))
+        yield Case(
+            case_id,
+            "loads and stores (global)",
+            partial(_round_trip, case_id, load, "st.global.v4.b32", "b32", 4, False, 16),
+            partial(_arguments, "uint32", 4),
+        )
     for sem in ("acquire.gpu", "relaxed.gpu", "volatile"):
         load, store = f"ld.{sem}.global.b32", f"st.{sem.replace('acquire', 'release')}.global.b32"
         case_id = f"memory/{load}"
-        yield Case(case_id, "loads and stores (global)", partial(_round_trip, case_id, load, store, "b32", 1, False, 4), partial(_arguments, "uint32", 1))
+        yield Case(
+            case_id,
+            "loads and stores (global)",
+            partial(_round_trip, case_id, load, store, "b32", 1, False, 4),
+            partial(_arguments, "uint32", 1),
+        )

@@ -10,7 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 Rng = np.random.Generator
-FIELDS = {"f16": (5, 10), "bf16": (8, 7), "tf32": (8, 23), "f32": (8, 23), "e4m3": (4, 3), "e5m2": (5, 2), "f64": (11, 52)}
+FIELDS = {
+    "f16": (5, 10),
+    "bf16": (8, 7),
+    "tf32": (8, 23),
+    "f32": (8, 23),
+    "e4m3": (4, 3),
+    "e5m2": (5, 2),
+    "f64": (11, 52),
+}
 MANNERS = 8
 
 
@@ -33,14 +41,28 @@ def codes(rng: Rng, fmt: str, manner: np.ndarray) -> np.ndarray:
     near = (bias + rng.integers(-1, 2, shape)).astype(np.uint64)
     low = rng.integers(0, 2, shape).astype(np.uint64)
     special = np.where(rng.random(shape) < 0.06, np.uint64(top), ordinary)
-    e = np.choose(manner, [ordinary, every, few, near, np.full(shape, bias, np.uint64), low, special, rng.integers(0, top + 1, shape).astype(np.uint64)])
+    e = np.choose(
+        manner,
+        [
+            ordinary,
+            every,
+            few,
+            near,
+            np.full(shape, bias, np.uint64),
+            low,
+            special,
+            rng.integers(0, top + 1, shape).astype(np.uint64),
+        ],
+    )
     m = np.choose(manner, [mantissa(), mantissa(), mantissa(), ones - rng.integers(0, 2, shape, dtype=np.uint64), mantissa() & (ones << np.uint64(max(0, mantissa_bits - 2))) & ones,
                            mantissa(), np.where(e == top, mantissa() * rng.integers(0, 2, shape, dtype=np.uint64), mantissa()), mantissa()])  # fmt: skip
     if fmt == "e4m3":  # the only NaN is all ones; keep it to the special and random manners
         nan = (e == top) & (m == 7) & (manner < 6)
         m = np.where(nan, np.uint64(6), m)
     sign = rng.integers(0, 2, shape, dtype=np.uint64)
-    return sign << np.uint64(exponent_bits + mantissa_bits) | e.astype(np.uint64) << np.uint64(mantissa_bits) | m
+    return (
+        sign << np.uint64(exponent_bits + mantissa_bits) | e.astype(np.uint64) << np.uint64(mantissa_bits) | m
+    )
 
 
 def words(rng: Rng, fmt: str, manner: np.ndarray) -> np.ndarray:

@@ -40,7 +40,9 @@ ENTRIES = {
         "cvt cvt_pack cvt_pack_c cvt_f16x2_f32 cvt_bf16x2_f32 cvt_tf32_f32",
         "cvt_f8x2_f32 cvt_f8x2_fp16x2 cvt_f16x2_f8x2 cvt_bf16x2_f8x2",
     ),
-    "moves": ("mov mov_pack_b16x2 mov_unpack_b16x2 mov_pack_b32x2 mov_unpack_b32x2 mov_pack_b16x4 mov_unpack_b16x4",),
+    "moves": (
+        "mov mov_pack_b16x2 mov_unpack_b16x2 mov_pack_b32x2 mov_unpack_b32x2 mov_pack_b16x4 mov_unpack_b16x4",
+    ),
     "warp exchange": (
         "shfl_sync shfl_sync_p vote_sync vote_sync_ballot match_any_sync match_all_sync match_all_sync_p",
         "activemask elect_sync redux_sync redux_sync_bitwise movmatrix",
@@ -138,7 +140,9 @@ def _borders(x: np.ndarray, ptx_type: str, operand: int) -> None:
         bits[256 + k] = value | value << 16 if ptx_type.endswith("x2") else value
 
 
-def _arguments(shape: tuple[tuple[Any, ...], ...], count: int, entry: str, rng: np.random.Generator) -> list[np.ndarray]:
+def _arguments(
+    shape: tuple[tuple[Any, ...], ...], count: int, entry: str, rng: np.random.Generator
+) -> list[np.ndarray]:
     made: list[np.ndarray] = []
     for role, ptx_type, dtype, lanes, operand in shape:
         for _ in range(lanes):
@@ -165,7 +169,9 @@ def _arguments(shape: tuple[tuple[Any, ...], ...], count: int, entry: str, rng: 
                     _borders(x, ptx_type, sum(m.ndim == 1 for m in made))
                 made.append(x)
             elif role == "w":
-                made.append(np.full((count, N), 0xA5, np.uint8).repeat(np.dtype(dtype).itemsize, axis=1).view(dtype))
+                made.append(
+                    np.full((count, N), 0xA5, np.uint8).repeat(np.dtype(dtype).itemsize, axis=1).view(dtype)
+                )
     return made
 
 

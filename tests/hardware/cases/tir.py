@@ -69,7 +69,17 @@ def _arguments(source: str, target: str, moderate: bool, rng: np.random.Generato
     return [*out, np.zeros(N, _dtype(target))]
 
 
-ULPS = {"exp": 32, "exp2": 2, "sqrt": 1, "rsqrt": 2, "tanh": 128, "sigmoid": 16, "div": 2, "log": 8, "log2": 8}
+ULPS = {
+    "exp": 32,
+    "exp2": 2,
+    "sqrt": 1,
+    "rsqrt": 2,
+    "tanh": 128,
+    "sigmoid": 16,
+    "div": 2,
+    "log": 8,
+    "log2": 8,
+}
 ABSOLUTE = {"log": 2.0**-20, "log2": 2.0**-20, "sin": 2.0**-17, "cos": 2.0**-17}
 # TVM compiles with --use_fast_math: a product that is only added becomes one fused operation.
 CONTRACTED = ("fma", "fms", "fnma", "dot2", "axpy")
@@ -79,7 +89,12 @@ CONTRACTION = "the CUDA compiler contracts a * b + c to one fma; the emulator ex
 def cases() -> Iterator[Case]:
     for name, expression in FLOAT.items():
         for dtype in ("float32", "float16", "bfloat16"):
-            if dtype != "float32" and (name in ULPS or name in ABSOLUTE or "float32" in expression or name in ("floor", "ceil", "trunc", "round", "abs")):
+            if dtype != "float32" and (
+                name in ULPS
+                or name in ABSOLUTE
+                or "float32" in expression
+                or name in ("floor", "ceil", "trunc", "round", "abs")
+            ):
                 continue
             case_id = f"tir/{dtype}/{name}"
             contracted = name in CONTRACTED
@@ -92,9 +107,19 @@ def cases() -> Iterator[Case]:
         for dtype in ("int32", "uint32", "int64"):
             text = expression.replace("31", f"T.{dtype}(31)").replace("| 1", f"| T.{dtype}(1)")
             case_id = f"tir/{dtype}/{name}"
-            yield Case(case_id, "TIR arithmetic", partial(_kernel, case_id, text, dtype, dtype), partial(_arguments, dtype, dtype, False))
+            yield Case(
+                case_id,
+                "TIR arithmetic",
+                partial(_kernel, case_id, text, dtype, dtype),
+                partial(_arguments, dtype, dtype, False),
+            )
     for source, target in CASTS:
         case_id = f"tir/cast/{source}.{target}"
         # Between floats a NaN's payload and subnormals depend on the compiler's flags: ordinary values there.
         moderate = "float" in source and "float" in target
-        yield Case(case_id, "TIR casts", partial(_kernel, case_id, f'T.Cast("{target}", a)', source, target), partial(_arguments, source, target, moderate))
+        yield Case(
+            case_id,
+            "TIR casts",
+            partial(_kernel, case_id, f'T.Cast("{target}", a)', source, target),
+            partial(_arguments, source, target, moderate),
+        )

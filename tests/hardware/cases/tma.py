@@ -13,7 +13,18 @@ import numpy as np
 
 from hardware.harness import Case
 
-ITEM = {"uint8": 1, "uint16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4, "float32": 4, "uint64": 8, "int64": 8, "float64": 8}
+ITEM = {
+    "uint8": 1,
+    "uint16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "float32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float64": 8,
+}
 CARRIER = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 SWIZZLE = {0: "none", 1: "32B", 2: "64B", 3: "128B"}
 
@@ -46,7 +57,16 @@ def _room(box: tuple[int, ...], steps: tuple[int, ...], item: int) -> int:
     return (rows * max(128, box[0] * item) + 1023) // 1024 * 1024 + 1024
 
 
-def load(dims: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtype: str, swizzle: int, steps: tuple[int, ...], fill: int, shift: int = 0) -> Any:
+def load(
+    dims: tuple[int, ...],
+    box: tuple[int, ...],
+    at: tuple[int, ...],
+    dtype: str,
+    swizzle: int,
+    steps: tuple[int, ...],
+    fill: int,
+    shift: int = 0,
+) -> Any:
     """One box from global memory to SMEM; SMEM is copied out byte for byte.  ``shift``: its address in SMEM, in words."""
     from tvm.script import tirx as T
 
@@ -61,7 +81,16 @@ def load(dims: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtype
     def kernel(A: T.Buffer((whole,), dtype), D: T.Buffer((room // 4,), "uint32")):
         tmap: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
         T.tensormap_encode_tiled(
-            tmap, A.data, *dims, *strides, *box, *steps, descriptor_dtype=dtype, rank=rank, swizzle=swizzle, oob_fill=fill
+            tmap,
+            A.data,
+            *dims,
+            *strides,
+            *box,
+            *steps,
+            descriptor_dtype=dtype,
+            rank=rank,
+            swizzle=swizzle,
+            oob_fill=fill,
         )
         T.device_entry()
         T.cta_id([1])
@@ -98,13 +127,23 @@ def _values(rng: np.random.Generator, n: int, dtype: str) -> np.ndarray:
     return rng.integers(0, 2 ** (8 * ITEM[dtype]), n, dtype=f"uint{8 * ITEM[dtype]}").view(dtype)
 
 
-def _load_arguments(dims: tuple[int, ...], box: tuple[int, ...], dtype: str, steps: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
+def _load_arguments(
+    dims: tuple[int, ...], box: tuple[int, ...], dtype: str, steps: tuple[int, ...], rng: np.random.Generator
+) -> list[np.ndarray]:
     item = ITEM[dtype]
     room = _room(box, steps, item)
     return [_values(rng, _tensor_bytes(dims, item) // item, dtype), np.full(room // 4, 0xDEADBEEF, np.uint32)]
 
 
-def store(dims: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtype: str, swizzle: int, steps: tuple[int, ...], redop: str) -> Any:
+def store(
+    dims: tuple[int, ...],
+    box: tuple[int, ...],
+    at: tuple[int, ...],
+    dtype: str,
+    swizzle: int,
+    steps: tuple[int, ...],
+    redop: str,
+) -> Any:
     """SMEM, filled byte for byte from A, to one box of D; with ``redop`` a reduction."""
     from tvm.script import tirx as T
 
@@ -112,13 +151,19 @@ def store(dims: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtyp
     strides = _strides(dims, item)
     room = _room(box, steps, item)
     whole = _tensor_bytes(dims, item) // item
-    head = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{redop}" if redop else f"cp.async.bulk.tensor.{rank}d.global.shared::cta"
+    head = (
+        f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{redop}"
+        if redop
+        else f"cp.async.bulk.tensor.{rank}d.global.shared::cta"
+    )
     store_text = f"{head}.tile.bulk_group"
 
     @T.prim_func
     def kernel(A: T.Buffer((room // 4,), "uint32"), D: T.Buffer((whole,), dtype)):
         tmap: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.tensormap_encode_tiled(tmap, D.data, *dims, *strides, *box, *steps, descriptor_dtype=dtype, rank=rank, swizzle=swizzle)
+        T.tensormap_encode_tiled(
+            tmap, D.data, *dims, *strides, *box, *steps, descriptor_dtype=dtype, rank=rank, swizzle=swizzle
+        )
         T.device_entry()
         T.cta_id([1])
         tx = T.thread_id([128])
@@ -137,12 +182,21 @@ def store(dims: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtyp
     return kernel
 
 
-def _store_arguments(dims: tuple[int, ...], box: tuple[int, ...], dtype: str, steps: tuple[int, ...], reduce: bool, rng: np.random.Generator) -> list[np.ndarray]:
+def _store_arguments(
+    dims: tuple[int, ...],
+    box: tuple[int, ...],
+    dtype: str,
+    steps: tuple[int, ...],
+    reduce: bool,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
     item = ITEM[dtype]
     room = _room(box, steps, item)
     source = _values(rng, room // item, dtype).view(np.uint32)
     whole = _tensor_bytes(dims, item) // item
-    target = _values(rng, whole, dtype) if reduce else np.full(whole * item, 0xA5, np.uint8).view(_dtype(dtype))
+    target = (
+        _values(rng, whole, dtype) if reduce else np.full(whole * item, 0xA5, np.uint8).view(_dtype(dtype))
+    )
     return [source, target]
 
 
@@ -163,7 +217,9 @@ def multicast(mask: int, ctas: int, swizzle: int) -> Any:
     @T.prim_func
     def kernel(A: T.Buffer((64 * 32,), "float16"), D: T.Buffer((ctas, 2048), "float16")):
         tmap: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.tensormap_encode_tiled(tmap, A.data, 64, 32, 128, 64, 16, 1, 1, descriptor_dtype="float16", rank=2, swizzle=swizzle)
+        T.tensormap_encode_tiled(
+            tmap, A.data, 64, 32, 128, 64, 16, 1, 1, descriptor_dtype="float16", rank=2, swizzle=swizzle
+        )
         T.device_entry()
         T.cta_id([ctas])
         rank = T.cta_id_in_cluster([ctas])
@@ -205,10 +261,23 @@ GEOMETRY = {
     4: ((72, 7, 5, 4), (32, 4, 2, 3)),
     5: ((72, 5, 4, 3, 4), (32, 3, 2, 2, 2)),
 }
-DTYPES = ("uint8", "uint16", "float16", "bfloat16", "uint32", "int32", "float32", "uint64", "int64", "float64")
+DTYPES = (
+    "uint8",
+    "uint16",
+    "float16",
+    "bfloat16",
+    "uint32",
+    "int32",
+    "float32",
+    "uint64",
+    "int64",
+    "float64",
+)
 
 
-def _scaled(dims: tuple[int, ...], box: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _scaled(
+    dims: tuple[int, ...], box: tuple[int, ...], dtype: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The same bytes for another element size."""
     item = ITEM[dtype]
     return (dims[0] * 2 // item, *dims[1:]), (box[0] * 2 // item, *box[1:])
@@ -238,10 +307,17 @@ def _faults() -> Iterator[Case]:
     for rank, (dims, box) in GEOMETRY.items():
         ones = (1,) * rank
         inside = [1] * rank
-        corners = {"unaligned": (3, *inside[1:]), "unaligned_edge": (-5, *inside[1:])} if rank < 4 else {"unaligned": (4, *inside[1:])}
+        corners = (
+            {"unaligned": (3, *inside[1:]), "unaligned_edge": (-5, *inside[1:])}
+            if rank < 4
+            else {"unaligned": (4, *inside[1:])}
+        )
         for name, at in corners.items():
             yield _load_case(f"fault/{rank}d/{name}", dims, box, at, "float16", 0, ones, 0, fault=True)
-        stores = {"unaligned": (3, *inside[1:]), f"before{rank - 1}": tuple(-1 if k == rank - 1 and k else 8 * (k == 0) for k in range(rank))}
+        stores = {
+            "unaligned": (3, *inside[1:]),
+            f"before{rank - 1}": tuple(-1 if k == rank - 1 and k else 8 * (k == 0) for k in range(rank)),
+        }
         if rank == 1:
             stores = {"unaligned": (3,), "before0": (-8,)}
         for name, at in stores.items():
@@ -274,15 +350,51 @@ def cases() -> Iterator[Case]:
     for dtype in DTYPES:
         dims, box = _scaled(*GEOMETRY[3], dtype)
         for swizzle in (0, 2, 3):
-            yield _load_case(f"dtype/{dtype}/{SWIZZLE[swizzle]}", dims, box, (64 // ITEM[dtype], 2, 5), dtype, swizzle, (1, 1, 1), 0)
-            yield _store_case(f"dtype/{dtype}/{SWIZZLE[swizzle]}", dims, box, (64 // ITEM[dtype], 2, 5), dtype, swizzle, (1, 1, 1), "")
+            yield _load_case(
+                f"dtype/{dtype}/{SWIZZLE[swizzle]}",
+                dims,
+                box,
+                (64 // ITEM[dtype], 2, 5),
+                dtype,
+                swizzle,
+                (1, 1, 1),
+                0,
+            )
+            yield _store_case(
+                f"dtype/{dtype}/{SWIZZLE[swizzle]}",
+                dims,
+                box,
+                (64 // ITEM[dtype], 2, 5),
+                dtype,
+                swizzle,
+                (1, 1, 1),
+                "",
+            )
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         dims, box = _scaled(*GEOMETRY[2], dtype)
         yield _load_case(f"nan_fill/{dtype}", dims, box, (-16 // ITEM[dtype], 15), dtype, 3, (1, 1), 1)
     for box0 in (8, 16, 24, 40, 48, 56, 64):  # rows narrower than the span of the swizzle
         for swizzle in (0, 3):
-            yield _load_case(f"narrow/{box0 * 2}B/{SWIZZLE[swizzle]}", (128, 24), (box0, 9), (8, 2), "float16", swizzle, (1, 1), 0)
-            yield _store_case(f"narrow/{box0 * 2}B/{SWIZZLE[swizzle]}", (128, 24), (box0, 9), (8, 2), "float16", swizzle, (1, 1), "")
+            yield _load_case(
+                f"narrow/{box0 * 2}B/{SWIZZLE[swizzle]}",
+                (128, 24),
+                (box0, 9),
+                (8, 2),
+                "float16",
+                swizzle,
+                (1, 1),
+                0,
+            )
+            yield _store_case(
+                f"narrow/{box0 * 2}B/{SWIZZLE[swizzle]}",
+                (128, 24),
+                (box0, 9),
+                (8, 2),
+                "float16",
+                swizzle,
+                (1, 1),
+                "",
+            )
     for steps in ((1, 2), (1, 3), (1, 2, 2), (1, 1, 3), (1, 8), (1, 2, 1, 2), (1, 2, 2, 2, 2)):
         rank = len(steps)
         dims = (72, 40, 12, 9, 8)[:rank]
@@ -291,7 +403,9 @@ def cases() -> Iterator[Case]:
             name = "x".join(map(str, steps))
             at = (8, 5, 2, 1, 3)[:rank]
             yield _load_case(f"steps/{name}/{SWIZZLE[swizzle]}", dims, box, at, "float16", swizzle, steps, 0)
-            yield _store_case(f"steps/{name}/{SWIZZLE[swizzle]}", dims, box, at, "float16", swizzle, steps, "")
+            yield _store_case(
+                f"steps/{name}/{SWIZZLE[swizzle]}", dims, box, at, "float16", swizzle, steps, ""
+            )
         edge = (56, 33, 9, 7, 6)[:rank]
         yield _load_case(f"steps/{'x'.join(map(str, steps))}/edge", dims, box, edge, "float16", 0, steps, 0)
     reductions = {
@@ -303,7 +417,9 @@ def cases() -> Iterator[Case]:
         for dtype in dtypes:
             dims, box = _scaled(*GEOMETRY[2], dtype)
             for swizzle, at in ((0, (64 // ITEM[dtype], 3)), (3, (112 // ITEM[dtype], 16))):
-                yield _store_case(f"reduce/{redop}/{dtype}/{SWIZZLE[swizzle]}", dims, box, at, dtype, swizzle, (1, 1), redop)
+                yield _store_case(
+                    f"reduce/{redop}/{dtype}/{SWIZZLE[swizzle]}", dims, box, at, dtype, swizzle, (1, 1), redop
+                )
     for ctas, mask in ((2, 3), (2, 2), (4, 15), (4, 5), (4, 14), (8, 255), (8, 0b10110010)):
         for swizzle in (0, 3):
             yield Case(
@@ -312,14 +428,34 @@ def cases() -> Iterator[Case]:
             )  # fmt: skip
 
 
-def _load_case(name: str, dims: Any, box: Any, at: Any, dtype: str, swizzle: int, steps: Any, fill: int, fault: bool = False) -> Case:
+def _load_case(
+    name: str,
+    dims: Any,
+    box: Any,
+    at: Any,
+    dtype: str,
+    swizzle: int,
+    steps: Any,
+    fill: int,
+    fault: bool = False,
+) -> Case:
     return Case(
         f"tma/load/{name}", "TMA load", partial(load, dims, box, at, dtype, swizzle, steps, fill),
         partial(_load_arguments, dims, box, dtype, steps), fault="tma.bad-coordinates" if fault else "",
     )  # fmt: skip
 
 
-def _store_case(name: str, dims: Any, box: Any, at: Any, dtype: str, swizzle: int, steps: Any, redop: str, fault: bool = False) -> Case:
+def _store_case(
+    name: str,
+    dims: Any,
+    box: Any,
+    at: Any,
+    dtype: str,
+    swizzle: int,
+    steps: Any,
+    redop: str,
+    fault: bool = False,
+) -> Case:
     kind = "reduce" if redop else "store"
     return Case(
         f"tma/{'' if redop else 'store/'}{name}", f"TMA {kind}", partial(store, dims, box, at, dtype, swizzle, steps, redop),

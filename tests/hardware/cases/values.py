@@ -28,7 +28,9 @@ def f32(rng: Rng, n: int) -> np.ndarray:
     bits = rng.integers(0, 2**32, n, dtype=np.uint32)
     scale = np.float32(2.0) ** rng.integers(-20, 20, n).astype(np.float32)
     normal = (rng.standard_normal(n).astype(np.float32) * scale).view(np.uint32)
-    ties = (rng.integers(0x30000000, 0x48000000, n, dtype=np.uint32) & np.uint32(0xFFFFF000)) | (rng.integers(0, 2, n, dtype=np.uint32) << np.uint32(31))
+    ties = (rng.integers(0x30000000, 0x48000000, n, dtype=np.uint32) & np.uint32(0xFFFFF000)) | (
+        rng.integers(0, 2, n, dtype=np.uint32) << np.uint32(31)
+    )
     pick = rng.integers(0, 4, n)
     x = np.choose(pick, [special[rng.integers(0, len(special), n)], bits, normal, ties]).astype(np.uint32)
     x[: len(special)] = special[:n]
@@ -46,8 +48,14 @@ def halves(rng: Rng, n: int, bf16: bool) -> np.ndarray:
     special = np.array(_BF16 if bf16 else _F16, np.uint16)
     bits = rng.integers(0, 2**16, n, dtype=np.uint16)
     near = rng.standard_normal(n).astype(np.float32) * np.float32(3)
-    normal = (near.view(np.uint32) >> np.uint32(16)).astype(np.uint16) if bf16 else near.astype(np.float16).view(np.uint16)
-    return np.choose(rng.integers(0, 3, n), [special[rng.integers(0, len(special), n)], bits, normal]).astype(np.uint16)
+    normal = (
+        (near.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        if bf16
+        else near.astype(np.float16).view(np.uint16)
+    )
+    return np.choose(rng.integers(0, 3, n), [special[rng.integers(0, len(special), n)], bits, normal]).astype(
+        np.uint16
+    )
 
 
 def f64(rng: Rng, n: int) -> np.ndarray:
@@ -68,9 +76,13 @@ def integers(rng: Rng, n: int, bits: int) -> np.ndarray:
                                         -1, -2, -128, -129, -32768, -32769, top // 2, top // 2 - 1, top // 2 + 1, 2**24 - 1, 2**24 + 1,
                                         2**25 + 3, 2**31 - 64, 2**31 + 64)], dtype)  # fmt: skip
     small = rng.integers(-40, 80, n).astype(np.int64).astype(np.uint64).astype(dtype)
-    power = (np.uint64(1) << rng.integers(0, bits, n).astype(np.uint64)).astype(dtype) - rng.integers(0, 2, n).astype(dtype)
+    power = (np.uint64(1) << rng.integers(0, bits, n).astype(np.uint64)).astype(dtype) - rng.integers(
+        0, 2, n
+    ).astype(dtype)
     random = rng.integers(0, top, n, dtype=dtype) if bits < 64 else rng.integers(0, 2**64, n, dtype=np.uint64)
-    x = np.choose(rng.integers(0, 4, n), [edges[rng.integers(0, len(edges), n)], small, power, random]).astype(dtype)
+    x = np.choose(
+        rng.integers(0, 4, n), [edges[rng.integers(0, len(edges), n)], small, power, random]
+    ).astype(dtype)
     x[: len(edges)] = edges[:n]
     return x
 
@@ -92,4 +104,8 @@ def of_type(rng: Rng, n: int, ptx_type: str, dtype: str) -> np.ndarray:
         return (every & np.uint32(0xFFFF)).astype(np.uint16).view(target)
     if ptx_type == "pred":
         return rng.integers(0, 2, n).astype(target)
-    return integers(rng, n, target.itemsize * 8).view(target) if target.kind in "iu" else f32(rng, n).view(target)
+    return (
+        integers(rng, n, target.itemsize * 8).view(target)
+        if target.kind in "iu"
+        else f32(rng, n).view(target)
+    )

@@ -24,14 +24,25 @@ def descriptor(start: int, lbo: int, sbo: int, swizzle: int) -> int:
     return start >> 4 | (lbo >> 4) << 16 | (sbo >> 4) << 32 | swizzle << 62
 
 
-def kernel(name: str, text: str, registers: int, half: bool, rs: bool, tail: str, steps: tuple[tuple[int, int, int], ...], is_float: bool) -> Any:
+def kernel(
+    name: str,
+    text: str,
+    registers: int,
+    half: bool,
+    rs: bool,
+    tail: str,
+    steps: tuple[tuple[int, int, int], ...],
+    is_float: bool,
+) -> Any:
     """``steps``: (A descriptor, B descriptor, scale_d) of wgmma operations that follow one another on one accumulator."""
     dtype = "float32" if is_float and not half else "uint32"
     d = ", ".join(f"d[{j}]" for j in range(registers))
     calls = []
     for k, (_, _, scale_d) in enumerate(steps):
         left = ", ".join(f"R[{j}, tx]" for j in range(4)) if rs else f"X[{k}, 0] + base"
-        calls.append(f'    T.ptx["{text}"]({d}, {left}, X[{k}, 1] + base, T.ptx.pred(T.uint32({scale_d})){tail})')
+        calls.append(
+            f'    T.ptx["{text}"]({d}, {left}, X[{k}, 1] + base, T.ptx.pred(T.uint32({scale_d})){tail})'
+        )
     source = f"""@T.prim_func
 def kernel(A: T.Buffer(({WORDS},), "uint32"), X: T.Buffer(({len(steps)}, 2), "uint64"), R: T.Buffer((4, 128), "uint32"), C: T.Buffer(({registers}, 128), "{dtype}"), D: T.Buffer(({registers}, 128), "{dtype}")):
     T.device_entry()
@@ -58,10 +69,19 @@ def kernel(A: T.Buffer(({WORDS},), "uint32"), X: T.Buffer(({len(steps)}, 2), "ui
     return kernel_from_source(name, source)
 
 
-def _arguments(steps: tuple[tuple[int, int, int], ...], atype: str, btype: str, ctype: str, registers: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _arguments(
+    steps: tuple[tuple[int, int, int], ...],
+    atype: str,
+    btype: str,
+    ctype: str,
+    registers: int,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
     # One manner per 16 bytes for A and B alike, mostly ordinary so that every sum has addends of several kinds.
     def smem(fmt: str, words: int) -> np.ndarray:
-        manner = rng.choice(operands.MANNERS, words // 4, p=[0.3, 0.16, 0.2, 0.16, 0.1, 0.079, 0.0005, 0.0005])
+        manner = rng.choice(
+            operands.MANNERS, words // 4, p=[0.3, 0.16, 0.2, 0.16, 0.1, 0.079, 0.0005, 0.0005]
+        )
         return operands.words(rng, fmt, np.repeat(manner, 4))
 
     image = np.concatenate([smem(atype, WORDS // 2), smem(btype, WORDS // 2)])
@@ -83,9 +103,19 @@ def _steps(a_layout: tuple[Any, ...], b_layout: tuple[Any, ...]) -> tuple[tuple[
     """Three operations: overwrite D or not, then two that accumulate at other places of the operands."""
     out = []
     for k, scale_d in enumerate((0, 1, 1) if b_layout[1] % 2 else (1, 1, 1)):
-        shift = 32 * k if a_layout[1] == 1 and b_layout[1] == 1 else 8192 * k // 2 * (1 if a_layout[1] != 1 else 2) % 16384
+        shift = (
+            32 * k
+            if a_layout[1] == 1 and b_layout[1] == 1
+            else 8192 * k // 2 * (1 if a_layout[1] != 1 else 2) % 16384
+        )
         shift = shift // 1024 * 1024 if shift >= 1024 else shift
-        out.append((descriptor(shift, *a_layout[2:], a_layout[1]), descriptor(B_START + shift, *b_layout[2:], b_layout[1]), scale_d))
+        out.append(
+            (
+                descriptor(shift, *a_layout[2:], a_layout[1]),
+                descriptor(B_START + shift, *b_layout[2:], b_layout[1]),
+                scale_d,
+            )
+        )
     return tuple(out)
 
 
@@ -99,7 +129,16 @@ TYPES = {
 }  # fmt: skip
 
 
-def _case(kind: str, n: int, rs: bool, a_layout: tuple[Any, ...], b_layout: tuple[Any, ...], majors: str, signs: tuple[int, int], label: str) -> Case:
+def _case(
+    kind: str,
+    n: int,
+    rs: bool,
+    a_layout: tuple[Any, ...],
+    b_layout: tuple[Any, ...],
+    majors: str,
+    signs: tuple[int, int],
+    label: str,
+) -> Case:
     tail_types, atype, btype, ctype, k = TYPES[kind]
     half = ctype == "f16"
     registers = n // 4 if half else n // 2

@@ -17,7 +17,9 @@ def words(n: int, seed: int) -> np.ndarray:
 def numbers(n: int, seed: int) -> np.ndarray:
     """``n`` numbers between -4 and 4 with at most 8 fractional bits, some of them 1024 times smaller."""
     w = words(n, seed)
-    return ((w % np.uint32(2001)).astype(np.float64) - 1000) / 256 / np.where(w >> np.uint32(28) == 0, 1024, 1)
+    return (
+        ((w % np.uint32(2001)).astype(np.float64) - 1000) / 256 / np.where(w >> np.uint32(28) == 0, 1024, 1)
+    )
 
 
 def registers(fmt: str, n: int, seed: int) -> np.ndarray:
@@ -37,6 +39,17 @@ def registers(fmt: str, n: int, seed: int) -> np.ndarray:
     return words(n, seed)
 
 
-SEEDS = {"f16.f16": 1, "bf16.bf16": 2, "tf32.tf32": 3, "e4m3.e4m3": 4, "e4m3.e5m2": 5, "e5m2.e5m2": 6, "s8.s8": 7, "u8.s8": 8}
+SEEDS = {
+    "f16.f16": 1,
+    "bf16.bf16": 2,
+    "tf32.tf32": 3,
+    "e4m3.e4m3": 4,
+    "e4m3.e5m2": 5,
+    "e5m2.e5m2": 6,
+    "s8.s8": 7,
+    "u8.s8": 8,
+}
 IMAGE_WORDS = 16384  # shared memory of a wgmma case: 64 KiB
-ROW_ADDRESSES = (np.arange(32) * 37 + 5) % 512 * 16  # byte offsets that the lanes of ldmatrix and stmatrix give
+ROW_ADDRESSES = (
+    (np.arange(32) * 37 + 5) % 512 * 16
+)  # byte offsets that the lanes of ldmatrix and stmatrix give

@@ -21,8 +21,25 @@ WARP_OPS = {
     "shfl_sync", "shfl_sync_p", "vote_sync", "vote_sync_ballot", "match_any_sync", "match_all_sync", "match_all_sync_p", "redux_sync",
     "redux_sync_bitwise", "mma", "mma_f16acc", "mma_int", "mma_f64", "movmatrix", "elect_sync",
 }  # fmt: skip
-NOT_ARITHMETIC = ("createpolicy", "cvta", "mapa", "mbarrier", "mov_pack_b64x2", "mov_unpack_b64x2", "mov_pack_b32x4", "mov_unpack_b32x4")
-MANY = {"set_half_bool", "set_bool", "set_half", "setp_bool_pq", "setp_bool", "setp_half_bool_pq", "setp_half_bool"}
+NOT_ARITHMETIC = (
+    "createpolicy",
+    "cvta",
+    "mapa",
+    "mbarrier",
+    "mov_pack_b64x2",
+    "mov_unpack_b64x2",
+    "mov_pack_b32x4",
+    "mov_unpack_b32x4",
+)
+MANY = {
+    "set_half_bool",
+    "set_bool",
+    "set_half",
+    "setp_bool_pq",
+    "setp_bool",
+    "setp_half_bool_pq",
+    "setp_half_bool",
+}
 IMMEDIATES = (0x96, 0xE2, 0x1B, 0x6A, 0xFE)
 
 # PTX register class, inline assembly constraint, C type
@@ -48,14 +65,20 @@ def register_class(ptx: str) -> str:
 
 def list_variants() -> list[dict[str, Any]]:
     """Every variant of the implemented register instructions, with its operands."""
+    from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout, operand_type, variants
+
     import emulator.run  # noqa: F401 - registers the instructions
     from emulator.instructions import REGISTRY
-    from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout, operand_type, variants
 
     out = []
     for name, entry in TABLE.items():
         known = REGISTRY.get(f"tirx.ptx.{name}")
-        if known is None or not (known.pure or name in WARP_OPS) or name == "mov" or name.startswith(NOT_ARITHMETIC):
+        if (
+            known is None
+            or not (known.pure or name in WARP_OPS)
+            or name == "mov"
+            or name.startswith(NOT_ARITHMETIC)
+        ):
             continue
         chosen = list(variants(entry))
         if name in MANY:
@@ -70,9 +93,22 @@ def list_variants() -> list[dict[str, Any]]:
                 ptx = operand_type(slot, modifiers)
                 kind = register_class(ptx) if slot.kind == "reg" else ""
                 legal = legal and bool(kind)
-                data = {"a": "atype", "b": "btype", "c": "ctype"}.get(slot.name) if name.startswith("mma") else None
+                data = (
+                    {"a": "atype", "b": "btype", "c": "ctype"}.get(slot.name)
+                    if name.startswith("mma")
+                    else None
+                )
                 pool = f"mma:{modifiers[data]}" if data else "full" if slot.name == "membermask" else ptx
-                operands.append({"class": kind, "ptx": ptx, "count": count, "rw": slot.rw, "pipe": slot.pipe, "pool": pool})
+                operands.append(
+                    {
+                        "class": kind,
+                        "ptx": ptx,
+                        "count": count,
+                        "rw": slot.rw,
+                        "pipe": slot.pipe,
+                        "pool": pool,
+                    }
+                )
             if legal:
                 opcode = ".".join([entry.ptx_name, *(t for t in tokens if t)])
                 out.append({"name": name, "tokens": list(tokens), "opcode": opcode, "operands": operands})
@@ -91,7 +127,18 @@ EDGES32 = [
     0xFF7FFFFF, 0x3EAAAAAB, 0x41200000, 0x4B800001, 0x4B000001, 0x3F000000, 0x40200000, 0xC0200000, 0x47800000, 0x4EFFFFFF, 0x4F000000,
     0x4F800000, 0x5F000000, 0x43E00000, 0x43E80000, 0x47600000, 0x47700000,
 ]  # fmt: skip
-EDGES64 = [0, 1 << 63, 0x3FF0 << 48, 0x7FF0 << 48, 0xFFF0 << 48, 0x7FF8 << 48, 1, 0x41DFFFFFFFC00000, 0x47EFFFFFE0000000, 0x380FFFFFE0000000]
+EDGES64 = [
+    0,
+    1 << 63,
+    0x3FF0 << 48,
+    0x7FF0 << 48,
+    0xFFF0 << 48,
+    0x7FF8 << 48,
+    1,
+    0x41DFFFFFFFC00000,
+    0x47EFFFFFE0000000,
+    0x380FFFFFE0000000,
+]
 
 
 def mixed(edges: list[int], values: np.ndarray) -> np.ndarray:
@@ -100,9 +147,17 @@ def mixed(edges: list[int], values: np.ndarray) -> np.ndarray:
 
 
 def floats32() -> np.ndarray:
-    spread = (RNG.standard_normal(LANES) * np.exp2(RNG.integers(-20, 20, LANES))).astype(np.float32).view(np.uint32)
+    spread = (
+        (RNG.standard_normal(LANES) * np.exp2(RNG.integers(-20, 20, LANES)))
+        .astype(np.float32)
+        .view(np.uint32)
+    )
     bits = RNG.integers(0, 1 << 32, LANES, dtype=np.uint64).astype(np.uint32)
-    dyadic = (RNG.integers(-1000, 1000, LANES) / np.exp2(RNG.integers(0, 5, LANES))).astype(np.float32).view(np.uint32)
+    dyadic = (
+        (RNG.integers(-1000, 1000, LANES) / np.exp2(RNG.integers(0, 5, LANES)))
+        .astype(np.float32)
+        .view(np.uint32)
+    )
     return mixed(EDGES32, np.choose(RNG.integers(0, 3, LANES), [spread, bits, dyadic]))
 
 
@@ -113,12 +168,32 @@ def floats16(fmt: str) -> np.ndarray:
 
 def normal16(fmt: str) -> np.ndarray:
     v = RNG.standard_normal(LANES)
-    return v.astype(np.float16).view(np.uint16) if fmt == "f16" else (v.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return (
+        v.astype(np.float16).view(np.uint16)
+        if fmt == "f16"
+        else (v.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    )
 
 
 def integers(bits: int) -> np.ndarray:
     top = (1 << bits) - 1
-    edges = [0, 1, 2, 3, 5, top, top - 1, 1 << (bits - 1), (1 << (bits - 1)) - 1, (1 << (bits - 1)) + 1, 0x55555555 & top, 15, 16, 31, 32]
+    edges = [
+        0,
+        1,
+        2,
+        3,
+        5,
+        top,
+        top - 1,
+        1 << (bits - 1),
+        (1 << (bits - 1)) - 1,
+        (1 << (bits - 1)) + 1,
+        0x55555555 & top,
+        15,
+        16,
+        31,
+        32,
+    ]
     wide = RNG.integers(0, 1 << 63, LANES, dtype=np.uint64) * 2 + RNG.integers(0, 2, LANES).astype(np.uint64)
     small = RNG.integers(0, 70, LANES).astype(np.uint64)
     return mixed(edges, np.where(RNG.random(LANES) < 0.4, small, wide & np.uint64(top))) & np.uint64(top)
@@ -139,7 +214,9 @@ def operand(pool: str, kind: str) -> np.ndarray:
     if pool in ("f32", "tf32"):
         return floats32()
     if pool == "f64":
-        return mixed(EDGES64, (RNG.standard_normal(LANES) * np.exp2(RNG.integers(-40, 40, LANES))).view(np.uint64))
+        return mixed(
+            EDGES64, (RNG.standard_normal(LANES) * np.exp2(RNG.integers(-40, 40, LANES))).view(np.uint64)
+        )
     if pool in ("f16", "bf16"):
         return floats16(pool)
     if pool in ("f16x2", "bf16x2"):
@@ -210,21 +287,27 @@ class Kernel:
                 joined[-1] = (f"{joined[-1][0]}|{text}", pipe)
             else:
                 joined.append((text, pipe))
-        body = " ".join(["{", *prologue, f"{variant['opcode']} {', '.join(t for t, _ in joined)};", *epilogue, "}"])
+        body = " ".join(
+            ["{", *prologue, f"{variant['opcode']} {', '.join(t for t, _ in joined)};", *epilogue, "}"]
+        )
         number = {v: f"%{k}" for k, (v, _) in enumerate(outs + ins)}
         body = re.sub(r"@(\w+)", lambda m: number[m.group(1)], body)
-        stores = "".join(f"out[{k}ull * n + i] = {self._bits(c, f'o{k}')};" for k, c in enumerate(self.outputs))
+        stores = "".join(
+            f"out[{k}ull * n + i] = {self._bits(c, f'o{k}')};" for k, c in enumerate(self.outputs)
+        )
         self.source = (
             f'extern "C" __global__ void {self.name}(const unsigned long long* in, unsigned long long* out, int n) {{'
             f"int i = blockIdx.x * blockDim.x + threadIdx.x; {' '.join(declare)}"
             f'asm volatile("{body}" : {", ".join(f"{chr(34)}={c}{chr(34)}({v})" for v, c in outs)}'
-            f' : {", ".join(f"{chr(34)}{c}{chr(34)}({v})" for v, c in ins)}); {stores} }}'
+            f" : {', '.join(f'{chr(34)}{c}{chr(34)}({v})' for v, c in ins)}); {stores} }}"
         )
 
     @staticmethod
     def _load(kind: str, index: int) -> str:
         raw = f"in[{index}ull * n + i]"
-        return {"f": f"__uint_as_float((unsigned){raw})", "d": f"__longlong_as_double((long long){raw})"}.get(kind, f"({CLASSES[kind][1]}){raw}")
+        return {"f": f"__uint_as_float((unsigned){raw})", "d": f"__longlong_as_double((long long){raw})"}.get(
+            kind, f"({CLASSES[kind][1]}){raw}"
+        )
 
     @staticmethod
     def _bits(kind: str, value: str) -> str:
@@ -271,7 +354,9 @@ def run_registers(variants: list[dict[str, Any]], folder: str) -> None:
                 pools[key] = operand(key[0], key[1])
         device_in = cupy.asarray(np.stack([pools[key] for key in keys]))
         device_out = cupy.zeros((len(kernel.outputs), LANES), cupy.uint64)
-        modules[path].get_function(kernel.name)((LANES // 128,), (128,), (device_in, device_out, np.int32(LANES)))
+        modules[path].get_function(kernel.name)(
+            (LANES // 128,), (128,), (device_in, device_out, np.int32(LANES))
+        )
         bits = [{"p": 8, "h": 16, "l": 64, "d": 64}.get(c, 32) for c in kernel.outputs]
         for row, b in zip(device_out.get()[:, :KEPT], bits, strict=True):
             results.append(row.astype(f"uint{b}").view(np.uint8))
@@ -298,7 +383,11 @@ def matrix_source(num: int, trans: bool, store: bool) -> str:
         if store
         else f'asm volatile("{mnemonic} {{{registers}}}, [%{num}];" : {quoted} : "r"(a) : "memory");'
     )
-    after = "for (int i = t; i < 2048; i += 32) out[i] = s[i];" if store else f"for (int j = 0; j < {num}; j++) out[j * 32 + t] = r[j];"
+    after = (
+        "for (int i = t; i < 2048; i += 32) out[i] = s[i];"
+        if store
+        else f"for (int j = 0; j < {num}; j++) out[j * 32 + t] = r[j];"
+    )
     return (
         f'extern "C" __global__ void {"st" if store else "ld"}{num}{"t" if trans else ""}'
         "(const unsigned* image, const unsigned* address, const unsigned* in, unsigned* out) {"
@@ -360,13 +449,19 @@ def run_matrices(folder: str) -> None:
         num, trans, store = form
         name = f"{'st' if store else 'ld'}{num}{'t' if trans else ''}"
         out = cupy.zeros(2048 if store else (num, 32), cupy.uint32)
-        arguments = [cupy.asarray(x) for x in (words(2048, 11), ROW_ADDRESSES.astype(np.uint32), words(32 * num, 12))]
+        arguments = [
+            cupy.asarray(x) for x in (words(2048, 11), ROW_ADDRESSES.astype(np.uint32), words(32 * num, 12))
+        ]
         cupy.RawModule(path=path).get_function(name)((1,), (32,), (*arguments, out))
         record["ldmatrix"][name] = digest(out.get())
     for k, (case, path) in enumerate(zip(record["wgmma"], paths[len(forms) :], strict=True)):
         types, count = case["types"], case["n"] // (4 if case["accumulator"] == "f16" else 2)
         first, seed = types.split(".")[0], SEEDS[types]
-        image, a, d = registers(first, IMAGE_WORDS, seed), registers(first, 512, 100 + seed), registers(case["accumulator"], 128 * count, 200 + seed)
+        image, a, d = (
+            registers(first, IMAGE_WORDS, seed),
+            registers(first, 512, 100 + seed),
+            registers(case["accumulator"], 128 * count, 200 + seed),
+        )
         function = cupy.RawModule(path=path).get_function(f"w{k}")
         function.max_dynamic_shared_size_bytes = 4 * IMAGE_WORDS
         out = cupy.zeros((count, 128), cupy.uint32)
