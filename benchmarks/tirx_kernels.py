@@ -19,6 +19,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import sys
 import time
 import traceback
@@ -34,6 +35,7 @@ sys.path[:] = [str(_HERE.parent), *(p for p in sys.path if Path(p or ".").resolv
 WORDS = {
     "correct": "runs and correct", "unverified": "runs, not verified", "wrong": "runs, differs from the reference",
     "stopped": "stopped by the emulator", "missing": "not supported", "not-run": "the test did not launch it", "timeout": "not finished in time",
+    "unmeasured": "not measured yet",
 }  # fmt: skip
 
 
@@ -189,7 +191,7 @@ def markdown(results: list[dict[str, Any]]) -> str:
     ]
     for r in results:
         serious = sum(v for k, v in r["findings"].items() if not k.startswith("lint"))
-        why = r["why"].replace("|", "\\|")[:160] if r["status"] not in ("correct", "unverified") else ""
+        why = re.sub(r"/\S*/(?=[\w.]+:\d+)", "", r["why"].removeprefix("KernelStopped: ")).replace("|", "\\|")[:160] if r["status"] not in ("correct", "unverified") else ""
         rows.append(
             f"| `{r['name']}` | {r.get('arch', '')} | {WORDS[r['status']]} | {serious} | {r.get('seconds', 0):.2f} | {why} |"
         )

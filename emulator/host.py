@@ -323,9 +323,9 @@ class Host:
                 continue
             elif tag == "tirx.use_dyn_shared_memory":
                 smem = value
-        self.launches.append(
-            Launch(kernel, args, tuple(grid), block[0] * block[1] * block[2], tuple(cluster), smem)
-        )  # type: ignore[arg-type]
+        (gx, gy, gz), (cx, cy, cz) = grid, cluster
+        threads = block[0] * block[1] * block[2]
+        self.launches.append(Launch(kernel, args, (gx, gy, gz), threads, (cx, cy, cz), smem))
 
     def argument(self, e: Any) -> Any:
         key = e.args[0] if type(e).__name__ == "Call" and str(e.op.name).endswith("address_of") else e

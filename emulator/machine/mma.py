@@ -191,10 +191,10 @@ class Mma:
         step = p.idesc.k * p.idesc.a_operand.smem_bits // 8
         if q.a.desc.start != self.last_a + step or q.b.desc.start != self.last_b + step:
             return False
-        if (
-            (self.k + p.idesc.k) * p.idesc.a_operand.smem_bits // 8 > p.a.desc.swizzle.row_bytes
-            or p.a.desc.swizzle is not q.a.desc.swizzle
-        ):  # type: ignore[union-attr]
+        swizzle = p.a.desc.swizzle
+        if swizzle is None or swizzle is not q.a.desc.swizzle:
+            return False
+        if (self.k + p.idesc.k) * p.idesc.a_operand.smem_bits // 8 > swizzle.row_bytes:
             return False
         first = (p.a.desc.start % _FUSED_K_BYTES, p.b.desc.start % _FUSED_K_BYTES)
         if (
