@@ -21,6 +21,7 @@ import multiprocessing
 import os
 import re
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -210,7 +211,7 @@ def main() -> int:
     parser.add_argument(
         "--markdown", type=Path, help="replace the table in this document (after the line '<!-- table -->')"
     )
-    parser.add_argument("--scratch", type=Path, default=Path("/tmp/tirx_kernels"))
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "tirx_kernels")
     args = parser.parse_args()
     try:
         from tirx_kernels.registry import kernel_index
