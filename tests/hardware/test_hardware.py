@@ -18,7 +18,7 @@ from hardware.cases import all_cases
 from hardware.conftest import why_not
 
 RECORD = Path(__file__).parent / "record.json"
-SAMPLE = 12  # one case in so many is compared with the record where there is no GPU
+SAMPLE = 20  # one case in so many is compared with the record where there is no GPU
 
 
 @lru_cache(maxsize=1)
