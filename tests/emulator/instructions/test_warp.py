@@ -153,7 +153,7 @@ def test_matrix_instructions_of_some_warps_leave_the_others_alone():
 
 def test_setmaxnreg_checks_its_count():
     bench = Bench(4)
-    op("setmaxnreg", "dec", "sync", "aligned", "u32")(bench.t, 40)
+    list(op("setmaxnreg", "dec", "sync", "aligned", "u32")(bench.t, 40))
     assert not bench.machine.reports
-    op("setmaxnreg", "dec", "sync", "aligned", "u32")(bench.t, 44)
+    list(op("setmaxnreg", "dec", "sync", "aligned", "u32")(bench.t, 44))
     assert bench.machine.reports == [("setmaxnreg.bad-count", "error")]
