@@ -161,6 +161,12 @@ def register_bits(group: Any) -> Any:
     )
 
 
+def register_rows(group: Any) -> Any:
+    """:func:`register_bits` of a strand, for which ``uint32[n, 1]`` stands for registers that are the same in every lane."""
+    bits = register_bits(group)
+    return bits if bits.ndim > 1 else bits[:, None]
+
+
 _REGISTER_FLOATS = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "f64": np.dtype(np.float64)}
 
 
@@ -599,7 +605,8 @@ NAMESPACE: dict[str, Any] = {
     **{
         f.__name__: f
         for f in (
-            new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits, register_value, map_word, copy, as_index, elect, warp_broadcast, leave, spin, ld_shared, st_shared,
+            new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits,
+            register_rows, register_value, map_word, copy, as_index, elect, warp_broadcast, leave, spin, ld_shared, st_shared,
             ld_global, st_global, ld_tensor, st_tensor, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, as_row, fmin, fmax, math_fma,
         )
     },

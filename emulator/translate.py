@@ -1518,7 +1518,7 @@ class Translator:
                 view = info.array.view("uint32")
                 lane = f"{self.scalar.lane}, 0" if self.scalar is not None else ":, 0"
                 target = f"{view}[{span}, {lane}]"
-                value = f"register_bits({part})"
+                value = f"register_rows({part})" if self.scalar is None else f"register_bits({part})"
                 if self.scalar is None and self.mask is not None:
                     value = f"merge({self.mask}, {value}, {target})"
                 self.emit(f"{target} = {value}")

@@ -176,7 +176,7 @@ def st_vec(mods: Mods) -> Any:
         if isinstance(index, np.ndarray) and index.ndim:
             view[index] = values if t.mask is None else values[t.mask]
         else:
-            view[index] = values[-1]
+            view[index] = runtime.pick_last(t, values)
         t.cta.machine.progress += 1
 
     return store

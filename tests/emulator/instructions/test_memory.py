@@ -433,3 +433,73 @@ def test_wgmma_rejects_a_descriptor_outside_shared_memory():
     with pytest.raises(DeviceFault) as fault:
         multiply(bench.t, d, bad, b, 0, 1, 1, 0, 0)
     assert fault.value.code == "wgmma.bad-descriptor"
+
+
+# ---------------------------------------------------------------------------------------------- lane by lane
+
+# instruction, modifiers, registers per lane, type, whether it returns registers
+ACCESSES = [
+    ("st", ("shared", "b32"), 1, np.uint32, False), ("st", ("global", "b32"), 1, np.uint32, False), ("st", ("shared", "f32"), 1, np.float32, False),
+    ("st", ("shared", "b16"), 1, np.uint16, False), ("st", ("global", "b64"), 1, np.uint64, False),
+    ("st_vec", ("shared", "v2", "b32"), 2, np.uint32, False), ("st_vec", ("shared", "v4", "f32"), 4, np.float32, False),
+    ("st_vec", ("global", "v4", "b32"), 4, np.uint32, False), ("st_vec", ("global", "v2", "b64"), 2, np.uint64, False),
+    ("ld", ("shared", "b32"), 0, np.uint32, True), ("ld", ("global", "f32"), 0, np.float32, True), ("ld_vec", ("shared", "v4", "b32"), 0, np.uint32, True),
+    ("ld_vec", ("global", "v2", "b32"), 0, np.uint32, True), ("atom", ("shared", "add", "u32"), 1, np.uint32, True),
+    ("atom_exch", ("global", "exch", "b32"), 1, np.uint32, True), ("atom", ("global", "add", "f32"), 1, np.float32, True), ("red", ("shared", "max", "u32"), 1, np.uint32, False),
+    ("red", ("global", "add", "u32"), 1, np.uint32, False), ("red", ("shared", "inc", "u32"), 1, np.uint32, False), ("atom_cas", ("shared", "cas", "b32"), 2, np.uint32, True),
+]  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(ACCESSES),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, "some", "one"]),
+    st.integers(0, 1 << 30),
+)
+def test_a_masked_access_is_one_access_per_active_lane(access, one_address, one_value, masked, seed):
+    name, tokens, registers, dtype, returns = access
+    rng = np.random.default_rng(seed)
+    mask = None if masked is None else rng.random(64) < 0.4
+    if masked == "one":
+        mask = np.arange(64) == int(rng.integers(64))
+    elif mask is not None:
+        mask[int(rng.integers(64))] = True
+    slot = rng.integers(0, 24, 64)
+    slot = int(slot[0]) if one_address else slot
+    values = []
+    for _ in range(registers):
+        v = rng.integers(0, 30, 64)
+        v = v.astype(dtype) if dtype in (np.float32, np.uint64) else v
+        values.append((v[0] if dtype in (np.float32, np.uint64) else int(v[0])) if one_value else v)
+    content = rng.integers(0, 30, 24 * 16 // np.dtype(dtype).itemsize).astype(dtype)
+    together, apart = Bench(2), Bench(2)
+    fn, memory, results = op(name, *tokens), [], []
+    for bench in (together, apart):
+        bench.smem(np.uint8)[: 24 * 16] = content.view(np.uint8)
+        array = content.copy()
+        base = bench.machine.memory.add("x", array).base
+        address = bench.shared(16 * slot) if "shared" in tokens else base + 16 * slot
+        memory.append((bench.smem(np.uint8)[: 24 * 16], array))
+
+        def call(t, lane, address=address):
+            at = lambda x: x[lane] if lane is not None and isinstance(x, np.ndarray) else x  # noqa: E731
+            where = address if lane is None or not isinstance(address, np.ndarray) else int(address[lane])
+            operands = [at(v) for v in values]
+            return fn(
+                t, where, *([operands] if "vec" in name else operands), *([] if "cas" in name else [()])
+            )
+
+        if bench is together:
+            results.append(call(bench.t if mask is None else bench.t.masked(mask), None))
+        else:
+            results.append(
+                {k: call(bench.threads(0, 1, lane=k), k) for k in range(64) if mask is None or mask[k]}
+            )
+    assert (memory[0][0] == memory[1][0]).all() and (memory[0][1] == memory[1][1]).all()
+    if returns:
+        for k, want in results[1].items():
+            rows = results[0] if "vec" in name else [results[0]]
+            got = [r[k] if isinstance(r, np.ndarray) and r.ndim else r for r in rows]
+            assert np.array_equal(np.asarray(got).ravel(), np.asarray(want).ravel())
