@@ -598,9 +598,13 @@ class ClusterOrder:
                 self.rows[w][:TCGEN05, queue.col] = queue.close()
 
     def tcgen05_fence_before(self, warps: Sequence[int]) -> None:
-        """tcgen05.fence::before_thread_sync."""
+        """tcgen05.fence::before_thread_sync: orders the warps' own earlier operations before what they signal."""
         for w in warps:
-            self.rows[w][TCGEN05] = self.rows[w][ORDER]
+            row = self.rows[w]
+            for kind in ("mma", "ld", "st"):
+                queue = self.queues.get((kind, w, 0))
+                if queue is not None:
+                    row[TCGEN05, queue.col] = max(row[TCGEN05, queue.col], row[ORDER, queue.col])
             self._tick(w)
 
     def tcgen05_fence_after(self, warps: Sequence[int]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from emulator.checks.events import ORDER, BarrierOrder, Event
 from emulator.checks.findings import Finding, FindingLog, SourceLocation, Strength, base_name, words
 from emulator.checks.shadow import Shadow
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 _REPEATS = 32  # reports of one pair of statements that are spelled out (their buffers may differ)
 _PAIRS = 1024  # the same, of pairs of warps
+_STATES = 400  # states of a shadow that are searched for other writes of a buffer
 
 _CHECK_PHASE = " Check its initial phase and when it flips."
 Uninitialised = Strength | str | Mapping[str, Strength | str]
@@ -89,6 +92,7 @@ class Reporter:
         self._seen: dict[tuple[Any, ...], int] = {}
         self._pairs: dict[tuple[Any, ...], set[tuple[int, int]]] = {}
         self._groups: dict[tuple[Any, ...], Group] = {}
+        self._written_by: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
     def wants(self, relation: str, earlier: Event, later: Event, site: int, space: str) -> bool:
         """Whether another report of this pair of statements would add anything."""
@@ -174,39 +178,44 @@ class Reporter:
 
     def _unwritten(self, c: Conflict) -> None:
         place, name = self._place(c)
-        who = self._second(c)
+        who = _upper(self._second(c))
+        writers = self._writers(c, base_name(name))
         if c.shadow.kind == "tmem" and c.later.kind.via == "mma":
-            message = f"{_upper(who)} accumulates into {place}, which nothing has written."
+            message = f"{who} accumulates into {place}, which nothing has written."
             fix = "Let the first MMA of a tile overwrite D (enable_input_d = 0, accum=False)."
-        elif c.shadow.kind == "tmem":
-            message = f"{_upper(who)} reads {place}, which nothing has written."
-            fix = (
-                "Check the TMEM address and shape, and that the MMA or tcgen05.st that fills it was "
-                "issued before."
-            )
         else:
-            message = f"{_upper(who)} reads {place}, which nothing has written."
-            if c.later.kind.name.startswith("ld."):
-                fix = (
-                    "Write it before: a store, a copy, or tcgen05.alloc for the address of TMEM columns; then "
-                    "synchronise, and check address, shape and stage index."
-                )
+            message = f"{who} reads {place}, which nothing has written."
+            if writers:
+                at = ", ".join(dict.fromkeys(self._at(site).removeprefix(" at ") or "another line" for site in writers))
+                message = message[:-1] + f"; {base_name(name)} is written at {at}, but not there."
+                fix = "Check the stage index, the coordinates and the shape of that write and of this read."
+            elif c.shadow.kind == "tmem":
+                fix = "Issue the MMA or tcgen05.st that fills it before, and check the TMEM address."
             else:
-                fix = (
-                    "Issue the copy that fills it first and wait for it, or check the address, shape and "
-                    "stage index."
-                )
+                fix = "Issue the copy that fills it first and wait for it, or check the address and the stage index."
+        strength = cast(Strength, self._strength_unwritten(c.later))
         code = f"uninitialised.{c.shadow.kind}"
-        self._add(
-            c,
-            code,
-            cast(Strength, self._strength_unwritten(c.later)),
-            message,
-            fix,
-            (name, ""),
-            "write",
-            alone=True,
-        )
+        self._add(c, code, strength, message, fix, (name, ""), "write", alone=True, also=writers)
+
+    def _writers(self, c: Conflict, name: str) -> tuple[int, ...]:
+        """Statements that have written other parts of a buffer, a few."""
+        key = (c.cluster, c.shadow.kind, c.shadow.index, name)
+        known = self._written_by.get(key)
+        if known is not None:
+            return known
+        sites: dict[int, None] = {}
+        index = c.cluster.cta_ids[c.shadow.index]
+        values, first = np.unique(c.shadow.ids, return_index=True)
+        for state, granule in list(zip(values.tolist(), first.tolist(), strict=True))[:_STATES]:
+            event = c.cluster.detector.states[state][0]
+            if event is not None and event.epoch > 0 and event.kind.name != "mbarrier.init":
+                byte = c.shadow.byte_of(granule)
+                if base_name(self.name_of(c.shadow.kind, index, byte)) == name:
+                    sites[event.site_at(c.shadow, granule)] = None
+        found = tuple(site for site in sites if site)[:3]
+        if found:
+            self._written_by[key] = found
+        return found
 
     def _barrier_overwritten(self, c: Conflict) -> None:
         place, name = self._place(c)
@@ -571,12 +580,13 @@ class Reporter:
         if kind == "tmem":
             return f"{name} (TMEM from column {byte & 0xFFFF}, lane {byte >> 16})", name
         nbytes = c.count * c.shadow.granule
-        return f"{nbytes} byte{'s' if nbytes > 1 else ''} of {name} ({_SPACE[kind]}, from byte {byte})", name
+        where = f" ({_SPACE[kind]}, from byte {byte})" if kind == "gmem" or "byte" in name else ""
+        return f"{nbytes} byte{'s' if nbytes > 1 else ''} of {name}{where}", name
 
     def _add(
         self, c: Conflict, code: str, strength: Strength, message: str, fix: str, names: tuple[str, str],
             missing: str,
-        alone: bool = False,
+        alone: bool = False, also: tuple[int, ...] = (),
     ) -> Finding:  # fmt: skip
         events = (c.later,) if alone else (c.later, c.earlier)
         data = {
@@ -596,7 +606,7 @@ class Reporter:
         cta = c.cluster.cta_ids[c.cluster.cta_of(c.later.w)]
         parts = [c.group.later] if alone else [c.group.later, c.group.earlier]
         warps = tuple(dict.fromkeys(w for part in parts for w in sorted({warp for _, warp in part})))
-        locations = self._locations(*((c.later_site,) if alone else (c.later_site, c.earlier_site)))
+        locations = self._locations(*((c.later_site,) if alone else (c.later_site, c.earlier_site)), *also)
         kept = tuple(n for n in dict.fromkeys(names) if n)
         finding = Finding(code, strength, message, fix, locations, kept, cta, warps, c.lanes, data)
         self.log.add(finding, covers=True)

@@ -9,7 +9,7 @@ A mutant knows which lines a report may name:
     :meth:`mutation.source.Kernel.neighbours`), and the other statements on the same barrier (who waits for ever
     when nobody arrives);
   - for a declaration, an initial phase or a flip of a phase: the statements that use the variable;
-  - for a condition or a loop: the statements inside;
+  - for a condition or a loop: the statements inside, those of a helper that is called there included;
   - for a copy, an MMA or a store: the other statements on the same buffer, and on the barrier that it signals;
   - for an allocation of TMEM the deallocation, and the other way round.
 """
@@ -73,8 +73,13 @@ def _users(kernel: Kernel, name: str, but: Statement) -> tuple[Statement, ...]:
 
 
 def _inside(kernel: Kernel, s: Statement) -> tuple[Statement, ...]:
-    nodes = set(map(id, ast.walk(s.node)))
-    return tuple(t for t in kernel.statements if id(t.node) in nodes and t is not s)
+    nodes = list(ast.walk(s.node))
+    called = {call_name(n) for n in nodes if isinstance(n, ast.Expr)}
+    for t in kernel.statements:
+        if isinstance(t.node, ast.FunctionDef) and t.node.name in called:
+            nodes += ast.walk(t.node)
+    inside = set(map(id, nodes))
+    return tuple(t for t in kernel.statements if id(t.node) in inside and t is not s)
 
 
 def _buffers(kernel: Kernel, s: Statement) -> tuple[Statement, ...]:

@@ -193,7 +193,7 @@ class Kernel:
         ]
 
     def neighbours(self, statement: Statement) -> list[Statement]:
-        """The accesses that a statement stands between.
+        """The accesses (initialisations of barriers included) that a statement stands between.
 
         Forwards and backwards, through the ends of loops around it, up to the next statement that blocks
         whenever this one is reached. Branches that exclude it are skipped.
@@ -227,7 +227,7 @@ class Kernel:
                 return s
             if s.kind in ("wait", "sync") and set(s.path) <= set(origin.path):
                 return s
-            if s.kind == "access":
+            if s.kind in ("access", "init"):
                 yield s
         return None
 

@@ -1152,3 +1152,46 @@ def test_reports_of_one_pair_of_lines_are_bounded() -> None:
         b.cl.smem_write(rows(0), 0, vec(1024, 32, 4), 4, 10)
         b.cl.smem_write(rows(1), 0, vec(1024, 32, 4), 4, 11)
     assert sorted(b.lines()) == [[10, 11], [11, 10]]
+
+
+@pytest.mark.parametrize("by", ["readers, before the barrier", "issuer, after the barrier"])
+def test_the_fence_before_a_barrier_is_that_of_the_thread_that_did_the_work(by: str) -> None:
+    b = Bench()
+    b.cl.tcgen05_st(rows(*ALL), 0, 0, 128, 10)
+    b.cl.tcgen05_wait_st(ALL)
+    if by == "readers, before the barrier":
+        b.cl.tcgen05_fence_before(ALL)
+    b.cl.bar_sync(ALL, 0, 0, 11)
+    if by == "issuer, after the barrier":
+        b.cl.tcgen05_fence_before((0,))
+    b.cl.tcgen05_fence_after((0,))
+    b.fill()
+    b.cl.mma(0, 13, [(0, TILE)], (), [(0, TmemBlock(0, 128))])
+    assert b.codes() == ([] if by == "readers, before the barrier" else ["tcgen05.missing-fence"])
+
+
+def test_an_unwritten_read_names_who_writes_the_rest_of_the_buffer() -> None:
+    b = Bench()
+    b.cl.smem_write(rows(0), 0, vec(2048, 32, 4), 4, 10)
+    b.cl.smem_read(rows(0), 0, vec(4096, 32, 4), 4, 11)
+    f = b.only()
+    assert f.code == "uninitialised.smem" and [x.line for x in f.locations] == [11, 10]
+    assert "tile is written at line 10, but not there" in f.message
+
+
+def test_a_write_over_an_mbarrier_matters_when_the_barrier_is_used_again() -> None:
+    b = Bench()
+    bar = b.barrier(0)
+    b.cl.smem_write(Lanes.one(1), 0, 0, 8, 10)
+    f = b.only()
+    assert (f.code, f.strength, f.names) == ("mbarrier.overwritten", "lint", ("bar0",))
+    b.cl.mbarrier_arrive((0,), bar, 11)
+    assert b.only().strength == "error"
+
+
+def test_memory_of_an_invalidated_mbarrier_is_free() -> None:
+    b = Bench()
+    b.barrier(0)
+    b.cl.mbarrier_inval(0, 0)
+    b.cl.smem_write(Lanes.one(1), 0, 0, 8, 10)
+    b.clean()
