@@ -93,12 +93,28 @@ def _state(stuck: Stuck) -> dict[str, Any]:
             "history": list(bar.history),
             "last": list(bar.last_history),
             "ahead": [b.name for b in siblings],
+            "astray": _astray(bar),
         }
     if stuck.kind == "bar.sync":
         b = stuck.wait.barrier
         needed = 32 * cta.live_warps if b.expected in (None, -1) else b.expected
         return {"arrived": b.arrived, "expected": needed, "exited": sorted(cta.exited_warps)}
     return {}
+
+
+def _astray(bar: Any) -> list[tuple[int, list[int]]]:
+    """(CTA, statements): the barrier at the same place in other CTAs that got what this one misses."""
+    found = []
+    for cta in bar.cta.cluster.ctas:
+        other = cta.mbarriers.get(bar.offset)
+        if other is None or other is bar:
+            continue
+        unannounced = bar.tx > 0 and other.tx < 0
+        ahead = bar.pending == bar.expected and not bar.tx and other.generation > bar.generation
+        if unannounced or ahead:
+            sites = dict.fromkeys(a.site for a in other.history + other.last_history if a.site >= 0)
+            found.append((cta.linear, list(sites)))
+    return found
 
 
 def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
@@ -114,7 +130,8 @@ def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
         names = (bar.name,)
         now, before = state.pop("history"), state.pop("last")
         history = now + before
-        sites = [*dict.fromkeys(a.site for a in history), bar.init_site]
+        astray = [site for _, places in state["astray"] for site in places]
+        sites = [*dict.fromkeys(a.site for a in history), *astray, bar.init_site]
         what, cause, fix = _mbarrier(machine, stuck, state, now, bool(before))
         message = f"{who} {_verb(stuck)} for ever on mbarrier {bar.name} for parity {parity}: {what}. {cause}"
         data = {"waits": "mbarrier", "parity_waited_for": parity, **state}
@@ -190,7 +207,7 @@ def _mbarrier(
     name, parity = stuck.wait.barrier.name, stuck.wait.parity
     seen, expected, tx = state["arrivals_seen"], state["arrivals_expected"], state["bytes_outstanding"]
     generation = state["generation"]
-    ahead = state.pop("ahead")
+    ahead, astray = state.pop("ahead"), state.pop("astray")
     what = f"phase {generation} has seen {seen} of {plural(expected, 'arrival')}"
     announced = sum(a.tx for a in history if a.tx > 0)
     delivered = -sum(a.tx for a in history if a.tx < 0)
@@ -198,6 +215,14 @@ def _mbarrier(
         what += f" and misses {tx} bytes"
     elif tx < 0:
         what += f" and has {-tx} bytes more than announced"
+    if astray:
+        ctas = words((cta for cta, _ in astray), "CTA", "CTAs")
+        return (
+            what,
+            f"Mbarrier {name} of {ctas} has got {'bytes that it did not expect' if tx > 0 else 'the arrivals'}.",
+            "Signal the barrier of the CTA that waits: check the rank given to mapa or remote_view, the CTA mask and "
+            "cta_group.",
+        )
     if tx < 0 and seen == expected:
         copies = _many_copies(machine, history)
         if copies:

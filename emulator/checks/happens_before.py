@@ -224,6 +224,10 @@ class ClusterOrder:
             self.now[w][w] = 1
         self.smem = [detector.shared_shadow(c, smem_bytes) for c in range(ctas)]
         self.tmem = [detector.tensor_shadow(c) for c in range(ctas)]
+        # Per CTA: who allocated TMEM (warp, its time, statement), and the warps whose use of it was checked
+        self._tmem_owner: list[tuple[int, int, int] | None] = [None] * ctas
+        self._tmem_users: list[set[int]] = [set() for _ in range(ctas)]
+        self._cluster_arrived = [0] * warps  # time of each warp's latest barrier.cluster.arrive
         self.column_owner: dict[int, Any] = {}
         self.fences: list[list[int]] = [
             [] for _ in range(warps)
@@ -511,6 +515,9 @@ class ClusterOrder:
         when a commit after it is acquired. ``accumulate``: D is also read.
         """
         event = self._queue("mma", w).issue(self, w, kind_of(what, "async", "mma"), site)
+        for cta, _ in tmem_writes:
+            if w not in self._tmem_users[cta]:
+                self._use_tmem(cta, w, site, what)
         for cta, region in smem_reads:
             self._shared(cta, region, event, False)
         for cta, region in tmem_reads:
@@ -574,6 +581,9 @@ class ClusterOrder:
         shadow = self.tmem[cta]
         half, halves = ((lane0 or 0) % 32) >> 4, 2 if n_lanes > 16 else 1
         warps = lanes.warps if isinstance(lanes, Lanes) else tuple(lanes)
+        for w in warps:
+            if w not in self._tmem_users[cta]:
+                self._use_tmem(cta, w, site, what)
         events = [self._queue(via, w).issue(self, w, kind, site) for w in warps]
         quarters = [w % self.warps_per_cta % 4 for w in warps]
         if quarters == [0, 1, 2, 3] and halves == 2:
@@ -612,9 +622,24 @@ class ClusterOrder:
         for w in warps:
             self.after_fence[w] = self.rows[w][TCGEN05].copy()
 
-    def tmem_alloc(self, cta: int, column: int, columns: int) -> None:
-        """The columns belong to somebody new: their contents are undefined."""
+    def tmem_alloc(self, cta: int, column: int, columns: int, w: int | None = None, site: int = 0) -> None:
+        """The columns belong to somebody new: their contents are undefined.
+
+        With the warp ``w`` that allocates, every use of TMEM in this CTA must come after it.
+        """
         self.tmem[cta].block(TmemBlock(column, columns))[...] = 0
+        if w is not None:
+            epoch = self.now[w].item(w)
+            self._tmem_owner[cta] = (w, epoch, site)
+            self._tmem_users[cta] = {w}
+            self._tick(w)
+
+    def _use_tmem(self, cta: int, w: int, site: int, what: str) -> None:
+        """A warp's first use of the TMEM of a CTA."""
+        self._tmem_users[cta].add(w)
+        owner = self._tmem_owner[cta]
+        if owner is not None and self.now[w].item(owner[0]) < owner[1]:
+            self.detector.reporter.alloc_not_visible(self, w, site, what, owner[0], owner[2])
 
     def tmem_dealloc(self, cta: int, column: int, columns: int, w: int | None = None, site: int = 0) -> None:
         """Warp ``w`` gives the columns back: every use of them must have happened before."""
@@ -867,6 +892,10 @@ class ClusterOrder:
 
     def cluster_wait(self, warps: Sequence[int], site: int = 0, acquire: bool = True) -> None:
         """barrier.cluster.wait returns."""
+        for owner, users in zip(self._tmem_owner, self._tmem_users, strict=True):
+            # An allocation is no memory access: it is over when its warp arrives, relaxed or not.
+            if owner is not None and self._cluster_arrived[owner[0]] >= owner[1]:
+                users.update(warps)
         if acquire:
             for bar in self._cluster_inits[1]:
                 for w in warps:

@@ -430,6 +430,21 @@ class Reporter:
             {"missing": "fence.mbarrier_init"},
         )  # fmt: skip
 
+    def alloc_not_visible(
+        self, cl: ClusterOrder, w: int, site: int, what: str, owner: int, alloc_site: int
+    ) -> None:
+        """A warp uses TMEM, and nothing orders its allocation before."""
+        remote = cl.cta_of(w) != cl.cta_of(owner)
+        message = (
+            f"{what} by {self._warp(w, cl)} uses TMEM, and nothing orders the tcgen05.alloc of "
+            f"{self._warp(owner, cl)}{self._at(alloc_site)} before it."
+        )
+        fix = f"Put a {'cluster_sync' if remote else 'cta_sync'} between the allocation and the first use."
+        self._plain(
+            "tmem.alloc-not-visible", "race", message, fix, (site, alloc_site), (), cl, w,
+            {"missing": "cluster_sync" if remote else "cta_sync"},
+        )  # fmt: skip
+
     def stale_phase(
         self, cl: ClusterOrder, bar: BarrierOrder, w: int, site: int, parity: int, known: int
     ) -> None:

@@ -100,7 +100,15 @@ def _targets(
     what = "cp.async.bulk"
     if mask is None:
         cta, offset = cluster.resolve(address, what)
-        return [(cta, offset, cluster.barrier_at(barrier, what))]
+        bar = cluster.barrier_at(barrier, what)
+        if bar.cta is not cta and group != 2:
+            t.cta.machine.report(
+                "cluster.other-barrier", "error",
+                f"A copy into the shared memory of CTA rank {cta.rank} signals an mbarrier of CTA rank {bar.cta.rank}; without .cta_group::2 both must be in one CTA.",
+                "Give the copy cta_group=2 (the two CTAs of a pair), or signal a barrier of the CTA that receives the data.",
+                t, names=(bar.name,), sites=(bar.init_site,),
+            )  # fmt: skip
+        return [(cta, offset, bar)]
     offset, bar_offset = address & OFFSET_MASK, barrier & OFFSET_MASK
     bar_rank = (barrier & 0xFFFFFFFF) >> 24
     out = []

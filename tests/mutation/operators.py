@@ -8,6 +8,7 @@ A mutant knows which lines a report may name:
   - for a wait, a barrier, a fence, an arrival or a commit: the accesses it stood between (see
     :meth:`mutation.source.Kernel.neighbours`), and the other statements on the same barrier (who waits for ever
     when nobody arrives);
+  - for commit_group and wait_group: the copies, and the accesses to their SMEM buffer;
   - for a declaration, an initial phase or a flip of a phase: the statements that use the variable;
   - for a condition or a loop: the statements inside, those of a helper that is called there included;
   - for a copy, an MMA or a store: the other statements on the same buffer, and on the barrier that it signals;
@@ -65,7 +66,26 @@ def operator(function: Operator) -> Operator:
 
 
 def _ordering(kernel: Kernel, s: Statement) -> tuple[Statement, ...]:
+    if "_group" in s.text and "cp.async" in s.text:
+        return _groups(kernel, s)
     return (*kernel.neighbours(s), *kernel.same_barrier(s))
+
+
+def _groups(kernel: Kernel, s: Statement) -> tuple[Statement, ...]:
+    """For commit_group and wait_group: the copies, and the other accesses to their SMEM buffer."""
+    copies, buffers = [], set()
+    for t in kernel.statements:
+        if "bulk" in s.text and call_name(t.node) == "Tx.copy_async" and "mbar=" not in t.text:
+            assert isinstance(t.node, ast.Expr) and isinstance(t.node.value, ast.Call)
+            source = t.node.value.args[1]
+        elif "bulk" not in s.text and "cp.async.cg" in t.text:
+            assert isinstance(t.node, ast.Expr) and isinstance(t.node.value, ast.Call)
+            source = t.node.value.args[0]
+        else:
+            continue
+        copies.append(t)
+        buffers.add(next(n.id for n in ast.walk(source) if isinstance(n, ast.Name)))
+    return (*copies, *(t for b in sorted(buffers) for t in _users(kernel, b, s) if t.kind == "access"))
 
 
 def _users(kernel: Kernel, name: str, but: Statement) -> tuple[Statement, ...]:
@@ -453,6 +473,8 @@ def change_mask(kernel: Kernel) -> Iterator[Draft]:
             name, _, value = ast.unparse(s.node.test).split()
             new = f"{name} == {int(value) ^ 1}"
             if name in ("warp", "thread") and not s.node.orelse:
+                if all(t.kind == "wait" or not t.simple for t in _inside(kernel, s)):
+                    continue
                 new = f"{name} < {int(value) + 2}"  # another warp would do as well
             edited = replace_expression(kernel, s.node.test, new)
             yield Draft(
@@ -529,9 +551,10 @@ def out_of_elect(kernel: Kernel) -> Iterator[Draft]:
         if isinstance(s.node, ast.If) and ast.unparse(s.node.test) == "T.cuda.elect_sync()":
             inside = _inside(kernel, s)
             edited = replace_expression(kernel, s.node.test, "lane < 32")
-            if any(t.kind != "wait" for t in inside):
+            inside = (*inside, *(t for i in inside if i.kind in ("wait", "commit") for t in _ordering(kernel, i)))
+            if any(t.kind != "wait" for t in _inside(kernel, s)):
                 yield Draft("out_of_elect", s, "all", "all lanes instead of one", edited, inside)
-            if all(t.kind in ("wait", "commit") for t in inside):
+            if all(t.kind in ("wait", "commit") for t in _inside(kernel, s)):
                 edited = replace_expression(kernel, s.node.test, "lane == 5")
                 yield Draft("out_of_elect", s, "other", "another lane than the elected one", edited, inside)
 

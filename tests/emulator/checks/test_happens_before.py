@@ -1195,3 +1195,20 @@ def test_memory_of_an_invalidated_mbarrier_is_free() -> None:
     b.cl.mbarrier_inval(0, 0)
     b.cl.smem_write(Lanes.one(1), 0, 0, 8, 10)
     b.clean()
+
+
+@pytest.mark.parametrize("order", ["cta_sync", "relaxed cluster barrier", ""])
+def test_tmem_is_used_after_its_allocation(order: str) -> None:
+    b = Bench()
+    b.fill()
+    b.cl.tmem_alloc(0, 0, 128, 1, 10)
+    if order == "cta_sync":
+        b.cl.cta_sync(0)
+    elif order:
+        b.cl.cluster_arrive(ALL, 11, release=False)
+        b.cl.cluster_complete()
+        b.cl.cluster_wait(ALL, 12)
+    b.cl.mma(0, 13, [(0, TILE)], (), [(0, TmemBlock(0, 128))], accumulate=False)
+    b.cl.mma(0, 14, [(0, TILE)], (), [(0, TmemBlock(0, 128))], accumulate=False)
+    assert b.lines() == ([] if order else [[13, 10]])
+    assert b.codes() == ([] if order else ["tmem.alloc-not-visible"])
