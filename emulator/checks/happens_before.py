@@ -871,6 +871,7 @@ class ClusterOrder:
         fence": the fence exists for exactly this sequence).
         """
         for w in warps:
+            self._cluster_arrived[w] = self.now[w].item(w)
             self._cluster_inits[0].extend(self._fenced_inits[w])
             self._fenced_inits[w] = []
             row = self.rows[w]
