@@ -7,6 +7,7 @@ exist; everything else of those libraries stays a placeholder.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -427,6 +428,33 @@ def cluster_top_k(data: Any, out: Any) -> None:
     _top_k_of(data["logits"], data["k"], out)
 
 
+# --------------------------------------------------------------------------------------------------------- delta rule
+
+
+def gated_delta_rule(case: dict[str, Any], output: Any, final_state: Any) -> None:
+    """One token after the other: the state decays, forgets what it says about k, and learns v. States are [value, key]."""
+    groups = case["v"].shape[1] // case["q"].shape[1]
+    q, k = (case[x].float().repeat_interleave(groups, 1) for x in ("q", "k"))
+    ends = case["cu_seqlens"].tolist()
+    for n, (first, last) in enumerate(itertools.pairwise(ends)):
+        state = case["initial_state"][n].float()
+        for t in range(first, last):
+            state = state * case["gate"][t][:, None, None]
+            known = torch.einsum("hk,hvk->hv", k[t], state)
+            learned = case["beta"][t][:, None] * (case["v"][t].float() - known)
+            state = state + learned[:, :, None] * k[t][:, None, :]
+            output[t] = (torch.einsum("hk,hvk->hv", q[t], state) * case["scale"]).to(output.dtype)
+        final_state[n] = state
+
+
+def gated_delta_rule_in_chunks(case: dict[str, Any], output: Any, final_state: Any) -> None:
+    config = case["config"]
+    if config.indexed_state:
+        raise NotImplementedError("indexed states")
+    initial = case["initial_state"] if config.needs_initial_state else torch.zeros_like(final_state)
+    gated_delta_rule(case | {"gate": case["alpha"], "initial_state": initial}, output, final_state)
+
+
 # The tests' own float32 result in place of the library's: the kernel is then compared with the former alone.
 OWN_REFERENCE: dict[str, tuple[str, Callable[..., Any]]] = {
     "deepgemm_sm100_tf32_hc_prenorm_gemm": (
@@ -438,6 +466,8 @@ OWN_REFERENCE: dict[str, tuple[str, Callable[..., Any]]] = {
     "radix_topk_single_cta": ("run_reference", top_k),
     "filtered_topk": ("run_reference", top_k),
     "fast_topk_clusters": ("run_reference", cluster_top_k),
+    "gdn_prefill_sm100": ("_run_oracle", gated_delta_rule),
+    "gdn_cp_prefill_sm100": ("_run_oracle", gated_delta_rule_in_chunks),
 }
 
 # --------------------------------------------------------------------------------------------------------- installation

@@ -518,6 +518,22 @@ def map_word(t: Threads, bound: Any, index: Any, dtype: str) -> Any:
     return word(t, bound, index, _DTYPES[dtype])
 
 
+def map_pointer(t: Threads, bound: Any) -> int:
+    """The address of the bytes of a tensor map that is a kernel parameter."""
+    from emulator.instructions.tensormap import number, payload
+
+    if isinstance(bound, int):
+        return bound
+    memory = t.cta.machine.memory
+    if bound not in memory.map_pages:
+        segment = memory.add("tensor map", payload(number(memory, bound)))
+        t.cta.machine.written[segment.index] = False
+        if t.cta.cluster.hb is not None:
+            t.cta.cluster.hb.detector.add_global(segment.nbytes, 8, name=segment.name, written=False)
+        memory.map_pages[bound] = segment.base
+    return memory.map_pages[bound]
+
+
 def count_bytes(t: Threads, name: str, per_lane: int) -> None:
     counters = t.cta.machine.counters
     counters[name] = counters.get(name, 0) + per_lane * t.active_count()
@@ -606,7 +622,7 @@ NAMESPACE: dict[str, Any] = {
         f.__name__: f
         for f in (
             new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits,
-            register_rows, register_value, map_word, copy, as_index, elect, warp_broadcast, leave, spin, ld_shared, st_shared,
+            register_rows, register_value, map_word, map_pointer, copy, as_index, elect, warp_broadcast, leave, spin, ld_shared, st_shared,
             ld_global, st_global, ld_tensor, st_tensor, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, as_row, fmin, fmax, math_fma,
         )
     },

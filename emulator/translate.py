@@ -316,6 +316,9 @@ class Translator:
         self.loop_step = ""  # what ends a round of the innermost loop
         self.returned = 0  # returns so far that only some lanes take
         self.tail = True  # nothing of the function follows the current statement
+        self.maps_as_memory = (
+            False  # the address of a tensor map is one of the bytes that are loaded or counted from
+        )
         self.operand_kind = U  # how the operands of the current instruction may vary
         self.stored_maps: set[str] = set()
         self.written: set[str] = set()
@@ -568,7 +571,9 @@ class Translator:
         return Val(repr(str(e.value)), "string")
 
     def binary(self, e: Any, op: str) -> Val:
+        saved, self.maps_as_memory = self.maps_as_memory, True
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
+        self.maps_as_memory = saved
         kind, lane = max(a.kind, b.kind), a.lane or b.lane
         code = f"({a.code} {op} {b.code})"
         if dtype.startswith("uint"):
@@ -975,7 +980,10 @@ class Translator:
     def c_address_of(self, e: Any) -> Val:
         load = e.args[0]
         if type(load).__name__ == "Var":
-            return self.x_Var(load)
+            v = self.x_Var(load)
+            if self.maps_as_memory and "TensorMap" in v.elem:
+                v.code = f"map_pointer({self.t}, {v.code})"
+            return v
         info = self.lookup(load.source)
         self.touch(load.source, info)
         if isinstance(info, Scalar):
@@ -1309,6 +1317,7 @@ class Translator:
         dests: list[tuple[Any, list[Any], str]] = []
         dtypes: list[str] = []
         self.operand_kind = U
+        self.maps_as_memory = entry.name.startswith("tirx.ptx.ld")
         for slot, first, count in layout:
             group = operands[first : first + count]
             ptx_type = self.ptx_type(slot, mod_map)
@@ -1326,6 +1335,7 @@ class Translator:
                 else:
                     sources.append(self.operand(group[0], ptx_type, slot) if group else "None")
                 dtypes.append(ptx_type)
+        self.maps_as_memory = False
         if "_s2g" in entry.name or "cp_reduce_async_bulk_tensor" in entry.name:
             self.stored_maps.update(
                 sources[k] for k, (slot, _, _) in enumerate(layout) if slot.name == "tmap"

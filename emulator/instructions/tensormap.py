@@ -114,11 +114,8 @@ def _with_map(bound: BoundTensorMap, **fields: Any) -> BoundTensorMap:
 
 
 def _at_index(values: tuple[int, ...], index: int, new: int) -> tuple[int, ...]:
-    out = list(values)
-    if index >= len(out):
-        out += [1] * (index + 1 - len(out))
-    out[index] = new
-    return tuple(out)
+    """``values`` with another value for one dimension; what is set for dimensions beyond the rank has no effect."""
+    return tuple(new if k == index else v for k, v in enumerate(values))
 
 
 @instruction("ptx.tensormap_replace_address", counter="tensormap.replace")

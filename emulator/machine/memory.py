@@ -41,6 +41,7 @@ class GlobalMemory:
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self.tensor_maps: list[Any] = []  # maps whose bytes lie in memory, by the number in these bytes
+        self.map_pages: dict[Any, int] = {}  # addresses of the bytes of maps that are parameters
 
     def add(self, name: str, array: np.ndarray) -> Segment:
         """Register a C-contiguous array; returns its segment (``segment.base`` is the device pointer)."""

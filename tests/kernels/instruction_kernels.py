@@ -306,6 +306,58 @@ def packed_elements() -> Any:
     return kernel
 
 
+def map_in_memory() -> Any:
+    """The bytes of a map parameter are copied to global memory; there the map gets fewer rows, and loads a box."""
+
+    @T.prim_func
+    def kernel(
+        m: T.TensorMap(),
+        X: T.Buffer((16, 32), "float32"),
+        W: T.Buffer((128,), "int8", align=128),
+        D: T.Buffer((8, 32), "float32"),
+        rows: T.int32,
+    ):
+        T.device_entry()
+        T.cta_id([1])
+        tx = T.thread_id([32])
+        pool = T.SMEMPool()
+        tile = pool.alloc((8, 32), "float32", align=128)
+        bar = pool.alloc((1,), "uint64", align=8)
+        pool.commit()
+        tmp = T.alloc_local((4,), "uint64")
+        if tx == 0:
+            T.ptx["mbarrier.init.shared.b64"](bar.ptr_to([0]), T.uint32(1))
+            T.ptx["fence.mbarrier_init.release.cluster"]()
+            source: T.let[T.uint64] = T.reinterpret("uint64", T.address_of(m))
+            target: T.let[T.uint64] = T.reinterpret("uint64", W.ptr_to([0]))
+            for part in T.unroll(4):
+                T.ptx["ld.global.v4.b64"](
+                    tmp[0], tmp[1], tmp[2], tmp[3], T.reinterpret("handle", source + T.uint64(part * 32))
+                )
+                T.ptx["st.global.v4.b64"](
+                    T.reinterpret("handle", target + T.uint64(part * 32)), tmp[0], tmp[1], tmp[2], tmp[3]
+                )
+            T.ptx["tensormap_replace.tile.global_address.global.b1024.b64"](
+                W.ptr_to([0]), T.reinterpret("uint64", X.ptr_to([4, 0]))
+            )
+            T.ptx["tensormap_replace.tile.global_dim.global.b1024.b32"](
+                W.ptr_to([0]), 1, T.Cast("uint32", rows)
+            )
+            T.ptx["tensormap_replace.tile.global_dim.global.b1024.b32"](W.ptr_to([0]), 4, T.uint32(1))
+            T.ptx["fence.proxy.tensormap::generic.release.gpu"]()
+            T.ptx["fence.proxy.tensormap::generic.acquire.gpu"](W.ptr_to([0]))
+            T.ptx["mbarrier.arrive.expect_tx.shared.b64"](bar.ptr_to([0]), T.uint32(1024))
+            T.ptx["cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes"](
+                tile.ptr_to([0, 0]), W.ptr_to([0]), 0, 0, bar.ptr_to([0])
+            )
+        T.cuda.cta_sync()
+        T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
+        for r in range(8):
+            D[r, tx] = tile[r, tx]
+
+    return kernel
+
+
 def work_stealing(tiles: int, threads: int = 32) -> Any:
     """Each tile of the grid is marked once, by whichever CTA got it (clusterlaunchcontrol)."""
 

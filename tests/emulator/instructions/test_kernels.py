@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import emulator
+from emulator.host import HostTensorMap
+from emulator.machine.tensor_map import TensorMap
 from kernels import instruction_kernels as kernels
 
 SCHEDULES = [("late", 0), ("eager", 0), ("random", 1), ("random", 2)]
@@ -176,6 +178,19 @@ def test_packed_elements():
     assert kernel("packed_elements").run(x.view(np.uint32).ravel(), d).ok
     got = d.view(ml_dtypes.bfloat16).reshape(64, 2)
     assert (got[:, 0] == x[:, 0] * x[:, 1]).all() and (got[:, 1] == x[:, 1]).all()
+
+
+@every_schedule
+def test_a_map_that_is_copied_to_memory_and_changed(schedule, seed):
+    x, d = np.arange(512, dtype=np.float32).reshape(16, 32), np.zeros((8, 32), np.float32)
+    bytes_ = np.zeros(256, np.int8)
+    start = -bytes_.ctypes.data % 128
+    tensor_map = TensorMap("float32", (32, 16), (128,), (32, 8))
+    run = kernel("map_in_memory").run(
+        HostTensorMap(tensor_map, x), x, bytes_[start : start + 128], d, 5, schedule=schedule, seed=seed
+    )
+    assert run.ok, run.findings
+    assert (d[:5] == x[4:9]).all() and not d[5:].any(), "rows beyond the new extent read as zero"
 
 
 @every_schedule
