@@ -304,6 +304,8 @@ def _issue_mma(
 def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
     """Legality, bounds of the operands, allocation of D, and the race detector."""
     p = op.plan
+    if not t.cta.tmem.allocations and not t.cta.tmem.freed:
+        _check_tmem(t, t.cta, op.d & 0xFFFF, 1, "tcgen05.mma writes its accumulator to a part")
     if p.problems:
         code = p.problems[0][0]
         raise DeviceFault(

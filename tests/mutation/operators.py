@@ -12,7 +12,7 @@ A mutant knows which lines a report may name:
   - for a declaration, an initial phase or a flip of a phase: the statements that use the variable;
   - for a condition or a loop: the statements inside, those of a helper that is called there included;
   - for a copy, an MMA or a store: the other statements on the same buffer, and on the barrier that it signals;
-  - for an allocation of TMEM the deallocation, and the other way round.
+  - for an allocation of TMEM the deallocation, and the other way round, and the accesses to TMEM.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ def _buffers(kernel: Kernel, s: Statement) -> tuple[Statement, ...]:
             names.add(n.value.id)
     found = [t for name in sorted(names - {"T"} - set(kernel.barriers)) for t in _users(kernel, name, s)]
     if re.search(r"alloc|tmem\.commit", s.text):
+        found += [t for t in kernel.statements if re.search(r"alloc\.cta|tmem\.(commit|dealloc)", t.text)]
         found += [
-            t
-            for t in kernel.statements
-            if re.search(r"alloc\.cta|tmem\.(commit|dealloc)", t.text) and t is not s
+            t for name in sorted(kernel.accumulators) for t in _users(kernel, name, s) if t.kind == "access"
         ]
+        found = [t for t in found if t is not s]
     return (*found, *kernel.same_barrier(s))
 
 
@@ -525,11 +525,7 @@ def wrong_barrier(kernel: Kernel) -> Iterator[Draft]:
     for s in kernel.statements:
         if not s.simple or s.kind not in ("wait", "arrive", "commit", "access") or s.barrier is None:
             continue
-        others = [
-            b
-            for b in names
-            if b not in kernel.local(s.barrier) and s.barrier not in b and kernel.local(b) == b
-        ]
+        others = [b for b in names if b not in kernel.views and b != kernel.local(s.barrier)]
         owners = sub_expressions(s, lambda n: isinstance(n, ast.Name) and n.id in names)
         if not others or not owners:
             continue
@@ -551,7 +547,10 @@ def out_of_elect(kernel: Kernel) -> Iterator[Draft]:
         if isinstance(s.node, ast.If) and ast.unparse(s.node.test) == "T.cuda.elect_sync()":
             inside = _inside(kernel, s)
             edited = replace_expression(kernel, s.node.test, "lane < 32")
-            inside = (*inside, *(t for i in inside if i.kind in ("wait", "commit") for t in _ordering(kernel, i)))
+            inside = (
+                *inside,
+                *(t for i in inside if i.kind in ("wait", "commit") for t in _ordering(kernel, i)),
+            )
             if any(t.kind != "wait" for t in _inside(kernel, s)):
                 yield Draft("out_of_elect", s, "all", "all lanes instead of one", edited, inside)
             if all(t.kind in ("wait", "commit") for t in _inside(kernel, s)):

@@ -23,6 +23,15 @@ from typing import Any
 from mutation.mutants import Mutant
 from mutation.subjects import SUBJECTS, Arrays, Subject
 
+# Lints that say: against the letter of the PTX ISA, but today's hardware forgives it. Other lints are advice.
+LETTER = (
+    "exit.bulk-store-pending",
+    "mbarrier.init-not-fenced",
+    "mbarrier.many-initialisers",
+    "tcgen05.missing-fence",
+    "tcgen05.missing-wait-ld",
+    "tcgen05.missing-wait-st",
+)
 SCHEDULES: tuple[tuple[str, int], ...] = (
     ("late", 0),
     ("eager", 0),
@@ -72,6 +81,11 @@ class Outcome:
     @property
     def caught(self) -> bool:
         return bool(self.caught_by) or self.timeout
+
+    @property
+    def letter(self) -> bool:
+        """Nothing but the letter of the ISA is against it."""
+        return not self.caught and any(r.code in LETTER for r in self.reports)
 
     def located(self, mutant: Mutant, first_only: bool = False) -> bool:
         """Whether a report (the first one of all) names a line that it should, see :mod:`mutation.operators`."""

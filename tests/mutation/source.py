@@ -90,7 +90,8 @@ class Kernel:
         statements: those of the kernel function in source order.
         barriers: mbarrier name -> class name, e.g. ``full -> TMABar``; a plain uint64 is an ``mbarrier``.
         states: PipelineState name -> source text of its depth.
-        constants: integers assigned in the builder around the kernel.
+        accumulators: names of buffers in tensor memory.
+        views: remote view of an mbarrier -> the mbarrier.
     """
 
     text: str
@@ -98,6 +99,8 @@ class Kernel:
     statements: list[Statement] = field(default_factory=list)
     barriers: dict[str, str] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
+    accumulators: set[str] = field(default_factory=set)
+    views: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.lines = self.text.split("\n")
@@ -110,10 +113,13 @@ class Kernel:
                 name, value = node.targets[0].id, call_name(node.value)
                 if value in ("TMABar", "TCGen05Bar", "MBarrier"):
                     self.barriers[name] = value
-                elif value.endswith("remote_view"):
+                elif value.endswith(".remote_view"):
                     self.barriers[name] = "MBarrier"
+                    self.views[name] = value.split(".")[0]
                 elif value == "pool.alloc" and "uint64" in ast.unparse(node.value):
                     self.barriers[name] = "mbarrier"
+                elif value == "tmem.alloc" or "scope='tmem'" in ast.unparse(node.value):
+                    self.accumulators.add(name)
                 elif value == "PipelineState" and isinstance(node.value, ast.Call):
                     self.states[name] = ast.unparse(node.value.args[0])
         self._collect(kernel.body, (), ())
@@ -172,7 +178,7 @@ class Kernel:
 
     def local(self, barrier: str) -> str:
         """``full`` for its remote view ``leader_full``."""
-        return next((b for b in self.barriers if barrier != b and barrier.endswith("_" + b)), barrier)
+        return self.views.get(barrier, barrier)
 
     # ---------------------------------------- what orders what
 

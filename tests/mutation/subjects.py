@@ -106,7 +106,7 @@ SUBJECTS: dict[str, Subject] = {
         _ladder(5, "step5_pipelined", 128, 128, 320, stages=3),
         _ladder(6, "step6_persistent", 256, 256, 192, num_ctas=2, stages=2, group=2),
         _ladder(7, "step7_warp_specialized", 256, 256, 192, num_ctas=1, blk_n=128, stages=2),
-        _ladder(8, "step8_two_cta", 256, 768, 128, num_ctas=2, stages=2),
+        _ladder(8, "step8_two_cta", 256, 1024, 128, num_ctas=2, stages=2),
         _ladder(9, "step9_two_consumers", 512, 512, 192, num_ctas=2, stages=2),
         Subject(
             "exercise_05",
