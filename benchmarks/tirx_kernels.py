@@ -192,7 +192,13 @@ def markdown(results: list[dict[str, Any]]) -> str:
     ]
     for r in results:
         serious = sum(v for k, v in r["findings"].items() if not k.startswith("lint"))
-        why = re.sub(r"/\S*/(?=[\w.]+:\d+)", "", r["why"].removeprefix("KernelStopped: ")).replace("|", "\\|")[:160] if r["status"] not in ("correct", "unverified") else ""
+        why = (
+            re.sub(r"/\S*/(?=[\w.]+:\d+)", "", r["why"].removeprefix("KernelStopped: ")).replace("|", "\\|")[
+                :160
+            ]
+            if r["status"] not in ("correct", "unverified")
+            else ""
+        )
         rows.append(
             f"| `{r['name']}` | {r.get('arch', '')} | {WORDS[r['status']]} | {serious} | {r.get('seconds', 0):.2f} | {why} |"
         )

@@ -186,7 +186,9 @@ class Reporter:
         else:
             message = f"{who} reads {place}, which nothing has written."
             if writers:
-                at = ", ".join(dict.fromkeys(self._at(site).removeprefix(" at ") or "another line" for site in writers))
+                at = ", ".join(
+                    dict.fromkeys(self._at(site).removeprefix(" at ") or "another line" for site in writers)
+                )
                 message = message[:-1] + f"; {base_name(name)} is written at {at}, but not there."
                 fix = "Check the stage index, the coordinates and the shape of that write and of this read."
             elif c.shadow.kind == "tmem":
