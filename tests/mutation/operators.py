@@ -633,12 +633,10 @@ def hoist(kernel: Kernel) -> Iterator[Draft]:
 
 @operator
 def repeat_statement(kernel: Kernel) -> Iterator[Draft]:
-    """An arrival, a commit, a copy, an MMA or a barrier twice."""
+    """An arrival, a commit, a copy or an MMA twice."""
     for s in kernel.statements:
-        if not s.simple or s.kind not in ("arrive", "commit", "sync", "access"):
-            continue
-        if s.kind == "sync" and not s.path:
-            continue  # all threads meet twice: slower, not wrong
+        if not s.simple or s.kind not in ("arrive", "commit", "access"):
+            continue  # a barrier twice is slower, not wrong
         if s.kind == "access" and not ("mbar=" in s.text or "gemm_async" in s.text or "alloc" in s.text):
             continue  # the same store twice
         if "accum=False" in s.text or "commit_group" in s.text:
