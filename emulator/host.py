@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from emulator.errors import LaunchError
-from emulator.lowering import Lowered
+from emulator.lowering import Lowered, tvm
 from emulator.machine.memory import GlobalMemory, Segment
 from emulator.machine.swizzle import SwizzleMode
 from emulator.machine.tensor_map import TensorMap
@@ -248,12 +248,16 @@ class Host:
             return self.expr(args[1]) if self.expr(args[0]) else self.expr(args[2])
         if name in ("isnullptr",):
             return self.expr(args[0]) is None
-        if name in ("handle_add_byte_offset",):
-            return self.expr(args[0])
+        if name == "handle_add_byte_offset":
+            pointer, offset = self.expr(args[0]), self.expr(args[1])
+            return pointer + offset if isinstance(pointer, int) else pointer  # else: past the head of an object
         if name in ("reinterpret", "buffer_data", "address_of"):
             inner = args[-1]
             if type(inner).__name__ == "TensorLoad":
-                return self.env.get(inner.source)
+                pointer, index = self.env.get(inner.source), 0
+                for i, extent in zip(inner.indices, inner.source.ty.shape, strict=True):
+                    index = index * self.expr(extent) + self.expr(i)
+                return pointer + index * tvm.DataType(str(inner.ty)).bits // 8 if index else pointer
             return self.expr(inner)
         if name == "tensormap_encode_tiled" or name.endswith("tensormap_encode_tiled"):
             self.encode_tensor_map(e)

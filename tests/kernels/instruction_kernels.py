@@ -358,6 +358,39 @@ def map_in_memory() -> Any:
     return kernel
 
 
+def map_into_the_middle() -> Any:
+    """The host encodes a map that starts in the middle of each row: column 8 of 16."""
+
+    @T.prim_func
+    def kernel(X: T.Buffer((8, 16), "float32"), D: T.Buffer((8, 8), "float32")):
+        m: T.let[T.TensorMap()] = T.tvm_stack_alloca("tensormap", 1)
+        T.call_packed(
+            "runtime.cuTensorMapEncodeTiled", m, "float32", 2, T.handle_add_byte_offset(X.data, 32),
+            8, 8, 64, 8, 8, 1, 1, 0, 0, 0, 0,
+        )  # fmt: skip
+        T.device_entry()
+        T.cta_id([1])
+        tx = T.thread_id([32])
+        pool = T.SMEMPool()
+        tile = pool.alloc((8, 8), "float32", align=128)
+        bar = pool.alloc((1,), "uint64", align=8)
+        pool.commit()
+        if tx == 0:
+            T.ptx["mbarrier.init.shared.b64"](bar.ptr_to([0]), T.uint32(1))
+            T.ptx["fence.mbarrier_init.release.cluster"]()
+            T.ptx["mbarrier.arrive.expect_tx.shared.b64"](bar.ptr_to([0]), T.uint32(256))
+            T.ptx["cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes"](
+                tile.ptr_to([0, 0]), T.address_of(m), 0, 0, bar.ptr_to([0])
+            )
+        T.cuda.cta_sync()
+        T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
+        if tx < 8:
+            for r in range(8):
+                D[r, tx] = tile[r, tx]
+
+    return kernel
+
+
 def work_stealing(tiles: int, threads: int = 32) -> Any:
     """Each tile of the grid is marked once, by whichever CTA got it (clusterlaunchcontrol)."""
 

@@ -193,6 +193,12 @@ def test_a_map_that_is_copied_to_memory_and_changed(schedule, seed):
     assert (d[:5] == x[4:9]).all() and not d[5:].any(), "rows beyond the new extent read as zero"
 
 
+def test_a_map_that_starts_inside_a_tensor():
+    x, d = np.arange(128, dtype=np.float32).reshape(8, 16), np.zeros((8, 8), np.float32)
+    assert kernel("map_into_the_middle").run(x, d).ok
+    assert (d == x[:, 8:]).all()
+
+
 @every_schedule
 def test_every_tile_is_done_once(schedule, seed):
     d = np.zeros((9, 2), np.int32)
