@@ -250,7 +250,8 @@ class Host:
             return self.expr(args[0]) is None
         if name == "handle_add_byte_offset":
             pointer, offset = self.expr(args[0]), self.expr(args[1])
-            return pointer + offset if isinstance(pointer, int) else pointer  # else: past the head of an object
+            # A pointer that is no address is an object's, and the offset skips its head.
+            return pointer + offset if isinstance(pointer, int) else pointer
         if name in ("reinterpret", "buffer_data", "address_of"):
             inner = args[-1]
             if type(inner).__name__ == "TensorLoad":
