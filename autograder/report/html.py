@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from autograder.report.model import CheckResult, Evidence, GradeReport, Verdict
+from autograder.report.picture import svg
 
 _COLOURS = {
     Verdict.PASS: "#1a7f37",
@@ -70,4 +71,5 @@ def _evidence(evidence: Evidence) -> str:
     code = f"<b>{escape(evidence.code)}</b>: " if evidence.code else ""
     places = "".join(f"<br>at <code>{escape(place.spell())}</code>" for place in evidence.locations)
     fix = f"<br>&rarr; {escape(evidence.fix)}" if evidence.fix else ""
-    return f"<li>{code}{escape(evidence.message)}{places}{fix}</li>"
+    drawn = f'<div style="overflow-x: auto">{svg(evidence.pictures)}</div>' if evidence.pictures else ""
+    return f"<li>{code}{escape(evidence.message)}{places}{fix}{drawn}</li>"

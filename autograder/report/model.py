@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autograder.errors import EXIT_FULL_MARKS, EXIT_MACHINE, EXIT_POINTS_LOST
 
@@ -45,11 +45,53 @@ class Location(_Model):
         return f"{where}: {self.text}" if self.text else where
 
 
+MAX_CELLS = 4096
+
+
+class Grid(_Model):
+    """A picture: a grid of labelled cells, e.g. which lane holds which element, or which bank it reaches.
+
+    Attributes:
+        title: stands above the grid, e.g. `yours`.
+        cells: label of each cell, rows of equal length; a newline in a label starts a second line in it, an
+            empty label leaves the cell empty. At most MAX_CELLS cells: show a part of what is larger.
+        colours: one number per cell; equal numbers get equal colours (of 16), -1 stands for none. Left out,
+            all cells that are not empty have the same colour.
+        rows, columns: names of the rows and columns, or none.
+        row_axis, column_axis: what the rows and columns are, e.g. `row`, `bank`.
+        marked: [row, column] of the cells to point at, the most telling one first.
+        note: one line below the grid.
+    """
+
+    title: str
+    cells: list[list[str]]
+    colours: list[list[int]] = []
+    rows: list[str] = []
+    columns: list[str] = []
+    row_axis: str = ""
+    column_axis: str = ""
+    marked: list[tuple[int, int]] = []
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Grid:
+        height, width = len(self.cells), len(self.cells[0]) if self.cells else 0
+        if any(len(row) != width for row in self.cells) or not 0 < height * width <= MAX_CELLS:
+            raise ValueError(f"a grid has 1 to {MAX_CELLS} cells in rows of equal length")
+        if self.colours and [len(row) for row in self.colours] != [width] * height:
+            raise ValueError("colours needs one number per cell")
+        if len(self.rows) not in (0, height) or len(self.columns) not in (0, width):
+            raise ValueError("rows and columns need one name each, or none")
+        if not all(0 <= i < height and 0 <= j < width for i, j in self.marked):
+            raise ValueError("a marked cell lies outside of the grid")
+        return self
+
+
 class Evidence(_Model):
     """One thing that was seen, why it matters (`message`) and what to do (`fix`).
 
     `code` names a finding (e.g. `deadlock`) where the evidence is one; `data` holds the numbers behind the
-    message.
+    message; `pictures` are grids to be seen side by side, e.g. what is wanted beside what the learner has.
     """
 
     kind: Literal["mismatch", "finding", "lint", "error", "counter", "resource", "answer", "note"]
@@ -58,6 +100,7 @@ class Evidence(_Model):
     fix: str = ""
     locations: list[Location] = []
     data: dict[str, Any] = {}
+    pictures: list[Grid] = []
 
 
 class CheckResult(_Model):

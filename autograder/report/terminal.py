@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autograder.report.model import CheckResult, Evidence, GradeReport, Verdict
+from autograder.report.picture import text_lines
 
 _MARKS = {
     Verdict.PASS: ("✓", "ok", "green"),
@@ -92,6 +93,10 @@ class _Page:
         """One line made of (text, style) pieces that already fit."""
         self.console.print(Text.assemble(*spans), soft_wrap=True)
 
+    def verbatim(self, text: str, indent: int = 0) -> None:
+        """One line of a picture: blanks count, so it is cut and not wrapped where it is too long."""
+        self.spans(((" " * indent + _safe(text, self.ascii_only))[: self.width], ""))
+
     def heading(self, text: str) -> None:
         self.gap()
         self.line(text, "bold", indent=2)
@@ -139,6 +144,9 @@ def _some(evidence: list[Evidence], page: _Page) -> None:
     for item in evidence[:MAX_SHOWN]:
         for indent, text in evidence_lines(item):
             page.line(text, indent=4 + indent, hang=2)
+        if item.pictures:
+            for text in text_lines(item.pictures, page.width - 6):
+                page.verbatim(text, indent=6)
     if len(evidence) > MAX_SHOWN:
         page.line(f"... and {len(evidence) - MAX_SHOWN} more (--json FILE has all)", "dim", indent=4)
 
