@@ -98,8 +98,8 @@ def _panel(grid: Grid, left: float) -> tuple[str, float, float]:
                 f' fill="{_colour(grid, i, j)}"/>'
             )
     out.append('</g><g text-anchor="middle">')
-    for i, row in enumerate(lines):
-        for j, cell in enumerate(row):
+    for i, words in enumerate(lines):
+        for j, cell in enumerate(words):
             top = y0 + i * cell_h + (cell_h - _ROW * len(cell)) / 2
             for n, part in enumerate(cell):
                 if part:
