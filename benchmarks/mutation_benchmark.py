@@ -96,6 +96,25 @@ class Summary:
         self.first = [(m, o) for m, o in self.reported if o.located(m, first_only=True)]
         self.crashed = [(m, o) for m, o in results if o.crashed]
 
+    def by_chance(self) -> tuple[float, float]:
+        """Share of reports of *other* mutants of the same kernel that would count as the right line.
+
+        (any report, the first report): what a report of that kernel is worth that knows nothing of the mistake.
+        """
+        hits = firsts = pairs = 0
+        for mutant, _ in self.reported:
+            for other, outcome in self.reported:
+                if other is not mutant and other.subject == mutant.subject:
+                    pairs += 1
+                    hits += outcome.located(mutant)
+                    firsts += outcome.located(mutant, first_only=True)
+        return (100 * hits / pairs, 100 * firsts / pairs) if pairs else (0.0, 0.0)
+
+    @property
+    def named(self) -> int:
+        """Reported mutants with a report on a line of the changed statement itself."""
+        return sum(any(m.changed & set(r.lines) for r in o.strong) for m, o in self.reported)
+
     def row(self) -> list[str]:
         """Counts for a table: mistakes, caught, with a report, right line, only as lint, equivalent, rejected."""
         return [
@@ -125,6 +144,8 @@ def grouped(results: Results, key: Any) -> dict[str, Results]:
 def report(results: Results, alarms: dict[str, Outcome], command: str, seconds: float) -> str:
     """The whole result in Markdown."""
     s = Summary(results)
+    chance, chance_first = s.by_chance()
+    both = len(s.mistakes) + len(s.letter)
     alarm_runs = len(alarms) * (2 + ALARM_SEEDS)
     strong = sum(len(o.strong) + len(o.wrong) for o in alarms.values())
     lints = sum(len(o.reports) - len(o.strong) for o in alarms.values())
@@ -133,13 +154,15 @@ def report(results: Results, alarms: dict[str, Outcome], command: str, seconds: 
         f"{os.cpu_count()} cores, {seconds:.0f} s.",
         "",
         f"* {len(results)} mutants of {len(alarms)} kernels: {len(s.mistakes)} mistakes; {len(s.letter)} only against "
-        f"the letter of the ISA, all reported as lint; {len(s.equivalent)} equivalent; {len(s.rejected)} that TVM or the "
-        "launch refuses.",
-        f"* caught: {share(len(s.caught), len(s.mistakes))}",
+        f"the letter of the ISA (no error, race or wrong output, but a lint that says so); {len(s.equivalent)} equivalent; "
+        f"{len(s.rejected)} that TVM or the launch refuses.",
+        f"* caught by an error, a race or a wrong output: {share(len(s.caught), len(s.mistakes))}; of mistakes and "
+        f"letter together {share(len(s.caught), both)}",
         f"* with an error or race report: {share(len(s.reported), len(s.caught))} of those caught; the others show as "
         "a wrong output only",
-        f"* right line in a report: {share(len(s.located), len(s.reported))}; in the first report: "
-        f"{share(len(s.first), len(s.reported))}",
+        f"* right line in a report: {share(len(s.located), len(s.reported))}, {chance:.0f} % by chance; in the first "
+        f"report: {share(len(s.first), len(s.reported))}, {chance_first:.0f} % by chance; on the changed statement "
+        f"itself: {share(s.named, len(s.reported))}",
         f"* false alarms: {strong} errors, races or wrong outputs and {lints} lints in {alarm_runs} runs of the "
         "unchanged kernels",
         "",

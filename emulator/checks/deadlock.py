@@ -98,7 +98,9 @@ def _state(stuck: Stuck) -> dict[str, Any]:
     if stuck.kind == "bar.sync":
         b = stuck.wait.barrier
         needed = 32 * cta.live_warps if b.expected in (None, -1) else b.expected
-        return {"arrived": b.arrived, "expected": needed, "exited": sorted(cta.exited_warps)}
+        used = set().union(*b.users.values()) if b.generation and b.index else set(range(cta.num_warps))
+        exited = sorted(cta.exited_warps & used)
+        return {"arrived": b.arrived, "expected": needed, "exited": exited, "sites": list(b.users)}
     return {}
 
 
@@ -139,7 +141,8 @@ def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
             sites = [*stuck.signals, *sites]
     elif stuck.kind == "bar.sync":
         name = _target(stuck)
-        names = (name,)
+        index = stuck.wait.barrier.index
+        names = (f"named barrier[{index}]" if index else name,)
         message = (
             f"{who} {_verb(stuck)} for ever at {name}: {state['arrived']} of {state['expected']} threads "
             f"have arrived{_elsewhere(stuck, state)}."
@@ -149,6 +152,8 @@ def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
             "some warps take."
         )
         data = {"waits": name, "arrived": state["arrived"], "expected": state["expected"]}
+        if stuck.wait.barrier.index:
+            sites = state["sites"]
     elif stuck.kind == "barrier.cluster.wait":
         names = ("cluster barrier",)
         message = f"{who} {_verb(stuck)} for ever at the cluster barrier{_elsewhere(stuck, state)}."
@@ -238,6 +243,13 @@ def _mbarrier(
             f"expect_tx announced {announced} bytes, the copies delivered {delivered}.",
             "Announce what the copies of this stage deliver (box elements times element size, all operands), "
             "and issue all of them.",
+        )
+    if tx < 0 and not seen:
+        return (
+            what,
+            "No thread has announced the bytes.",
+            "Execute mbarrier.arrive.expect_tx with the bytes of the copies, once per phase, in the thread that "
+            "issues them.",
         )
     if stuck.holds_itself and not history and not used:
         where = ", ".join(sorted({_line(machine.location(s)).strip(" ()") for s in stuck.signals}))

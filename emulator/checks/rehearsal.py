@@ -103,8 +103,16 @@ def _missing(machine: Machine, stuck: Stuck) -> set[Strand]:
     """Strands that have not arrived at a barrier of warps."""
     cta = stuck.strands[0].cta
     if stuck.kind == "bar.sync":
-        here = set(stuck.wait.barrier.warps)
-        return {s for s in machine.live if s.cta is cta and not set(s.threads.warps) & here}
+        barrier = stuck.wait.barrier
+        here = set(barrier.warps)
+        used = set().union(*barrier.users.values()) if barrier.generation and barrier.index else None
+        return {
+            s
+            for s in machine.live
+            if s.cta is cta
+            and not set(s.threads.warps) & here
+            and (used is None or set(s.threads.warps) & used)
+        }
     if stuck.kind == "barrier.cluster.wait":
         cluster = stuck.wait.cluster
         target = stuck.wait.generation + 1
@@ -159,7 +167,7 @@ def _release(machine: Machine, stuck: Stuck, waits: list[Stuck]) -> None:
         if other.over() and other not in before:
             if other is stuck:
                 other.holds_itself = True
-            else:
+            elif stuck not in other.holders:
                 other.holders.append(stuck)
             if other.kind == "mbarrier.wait":
                 history = other.wait.barrier.history + other.wait.barrier.last_history

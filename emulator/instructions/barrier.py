@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from emulator.checks.findings import words
 from emulator.errors import DeviceFault
 from emulator.instructions.registry import Mods, instruction
 from emulator.scheduler import Wait
@@ -78,17 +79,30 @@ def _arrive(t: Threads, index: int, count: int, warps: list[int], sync: bool) ->
             "barrier.count-too-large", "error",
             f"named barrier {index} waits for {count} threads, but the CTA has {machine.num_threads}",
             "give the number of threads that meet at this barrier",
-            t, names=(f"barrier {index}",),
+            t, names=(f"named barrier[{index}]",),
         )  # fmt: skip
     if b.expected is not None and b.expected != count:
         machine.report(
             "barrier.mixed-counts", "error",
             f"named barrier {index} is used with {_words(count)} here and with {_words(b.expected)} elsewhere in the same round",
             "all warps that meet at one barrier must give the same thread count, or use another barrier id",
-            t, names=(f"barrier {index}",), sites=(b.site,),
+            t, names=(f"named barrier[{index}]",), sites=(b.site,),
         )  # fmt: skip
     b.expected = count
     b.site = t.site
+    twice = b.present.intersection(warps)
+    if twice:
+        machine.report(
+            "barrier.double-arrive", "race",
+            f"{words(twice, 'Warp', 'Warps')} {'arrives' if len(twice) == 1 else 'arrive'} again at named barrier {index} before its round is over: the arrival counts twice, in place of a warp that has not come yet.",
+            "Let a warp arrive once per round: it may come again only after it has met the others at a barrier.",
+            t, names=(f"named barrier[{index}]",), sites=tuple(b.users),
+        )  # fmt: skip
+    b.present.update(warps)
+    users = b.users.get(t.site)
+    if users is None:
+        users = b.users[t.site] = set()
+    users.update(warps)
     b.arrived += 32 * len(warps)
     first = cta.rank * cta.num_warps
     hb = cta.cluster.hb
@@ -121,6 +135,7 @@ def _complete_if_full(cta: Cta, b: NamedBarrier, rd_site: int = 0) -> None:
     b.arrived = 0
     b.expected = None
     b.warps = []
+    b.present.clear()
 
 
 def recheck_after_exit(cta: Cta) -> None:

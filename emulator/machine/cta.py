@@ -20,7 +20,7 @@ TMEM_LANES, TMEM_COLUMNS = 128, 512
 class NamedBarrier:
     """One of the sixteen hardware barriers of a CTA (``bar.sync``/``bar.arrive``)."""
 
-    __slots__ = ("index", "expected", "arrived", "generation", "warps", "site")
+    __slots__ = ("index", "expected", "arrived", "generation", "warps", "site", "users", "present")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -29,6 +29,8 @@ class NamedBarrier:
         self.generation = 0
         self.warps: list[int] = []
         self.site = -1
+        self.present: set[int] = set()  # warps that have arrived in this round
+        self.users: dict[int, set[int]] = {}  # statement -> warps that ever arrived there
 
 
 class TensorMemory:

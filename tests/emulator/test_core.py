@@ -245,7 +245,7 @@ def test_sync_in_a_branch_hangs_and_says_so():
     run = emulator.run(hang, np.zeros(64, np.float32))
     dead = [f for f in run.findings if f.code == "deadlock"]
     assert len(dead) == 2
-    assert {name for f in dead for name in f.names} == {"cta_sync", "named barrier 3"}
+    assert {name for f in dead for name in f.names} == {"cta_sync", "named barrier[3]"}
     assert all(f.strength == "error" and f.locations for f in dead)
 
 

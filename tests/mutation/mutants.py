@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from mutation.operators import OPERATORS, Draft
 from mutation.source import Kernel
@@ -55,6 +56,12 @@ def _mutant(subject: Subject, draft: Draft, count: int) -> Mutant:
 
 def all_mutants(subject: Subject) -> list[Mutant]:
     """Every mutant of a subject, in the order of operators and source."""
+    return list(_all_mutants(subject.name))
+
+
+@cache
+def _all_mutants(name: str) -> tuple[Mutant, ...]:
+    subject = SUBJECTS[name]
     kernel = Kernel(subject.text, subject.function)
     found = []
     for name, operator in OPERATORS.items():
@@ -64,7 +71,7 @@ def all_mutants(subject: Subject) -> list[Mutant]:
             count = seen.get(_label(draft), 0)
             seen[_label(draft)] = count + 1
             found.append(_mutant(subject, draft, count))
-    return found
+    return tuple(found)
 
 
 def draw(subjects: Iterable[str] = SUBJECTS, seed: int = 0, per_operator: int | None = None) -> list[Mutant]:

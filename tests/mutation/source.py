@@ -133,6 +133,9 @@ class Kernel:
     ) -> None:
         for index, node in enumerate(block):
             kind, barrier = self._kind(node), self._barrier(node)
+            if kind == "arrive" and barrier is None:  # through an address that mapa has made just before
+                earlier = [n for n in block[:index] if call_name(n).startswith("ptx:mapa")]
+                barrier = self._barrier(earlier[-1]) if earlier else None
             self.statements.append(Statement(node, kind, barrier, path, loops, block, index, inlined))
             if isinstance(node, ast.If):
                 self._collect(node.body, (*path, (id(node), "body")), loops, inlined)
@@ -202,7 +205,8 @@ class Kernel:
         """The accesses (initialisations of barriers included) that a statement stands between.
 
         Forwards and backwards, through the ends of loops around it, up to the next statement that blocks
-        whenever this one is reached. Branches that exclude it are skipped.
+        whenever this one is reached (a fence of the whole GPU orders beyond it). Branches that exclude it are
+        skipped.
         """
         found: dict[int, Statement] = {}
         order = self.statements
@@ -231,7 +235,11 @@ class Kernel:
                 continue
             if s is origin:
                 return s
-            if s.kind in ("wait", "sync") and set(s.path) <= set(origin.path):
+            if (
+                s.kind in ("wait", "sync")
+                and set(s.path) <= set(origin.path)
+                and "acq_rel" not in origin.text
+            ):
                 return s
             if s.kind in ("access", "init"):
                 yield s
