@@ -75,7 +75,7 @@ import sys; sys.path += {roots!r}
 from autograder.runner.tvm_import import import_tvm
 import_tvm()
 import numpy as np, emulator
-from autograder.runner.self_test import copy_kernel
+from autograder.runner.self_check import copy_kernel
 source, target = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
 run = emulator.run(copy_kernel(), source, target)
 assert run.ok, run.findings

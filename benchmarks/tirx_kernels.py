@@ -137,7 +137,7 @@ def run_all(
     import torch
     import torch.distributed.tensor
 
-    import emulator.run  # noqa: F401
+    import emulator.kernel  # noqa: F401
 
     torch.set_num_threads(1)
     context = multiprocessing.get_context("fork")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from emulator.checks.findings import Finding, SourceLocation
     from emulator.errors import DeviceFault, EmulatorError, LaunchError, LoweringError, UnsupportedInstruction
-    from emulator.explore import Exploration, explore
+    from emulator.exploration import Exploration, explore
     from emulator.host import HostTensorMap
-    from emulator.run import Access, Kernel, Run, compile, run
+    from emulator.kernel import Access, Kernel, Run, compile, run
     from emulator.translate import Operation
 
 _HOME = {
@@ -27,15 +27,15 @@ _HOME = {
     "LaunchError": "errors",
     "LoweringError": "errors",
     "UnsupportedInstruction": "errors",
-    "Access": "run",
+    "Access": "kernel",
     "HostTensorMap": "host",
-    "Kernel": "run",
+    "Kernel": "kernel",
     "Operation": "translate",
-    "Run": "run",
-    "compile": "run",
-    "run": "run",
-    "Exploration": "explore",
-    "explore": "explore",
+    "Run": "kernel",
+    "compile": "kernel",
+    "run": "kernel",
+    "Exploration": "exploration",
+    "explore": "exploration",
 }
 __all__ = [
     "Access", "DeviceFault", "EmulatorError", "Exploration", "Finding", "HostTensorMap", "Kernel", "LaunchError", "LoweringError", "Operation", "Run", "SourceLocation",

@@ -43,7 +43,7 @@ class LaunchError(EmulatorError):
 class DeviceFault(EmulatorError):
     """The kernel did something that stops a real GPU (illegal address, illegal instruction operand).
 
-    Raised inside the machine and turned into a finding of strength ``error`` by :mod:`emulator.run`.
+    Raised inside the machine and turned into a finding of strength ``error`` by :mod:`emulator.kernel`.
     """
 
     def __init__(self, code: str, message: str, fix: str = "", site: int = -1, **context: object) -> None:

@@ -27,7 +27,7 @@ def load_all() -> None:
         logic,
         matrix,
         mbarrier,
-        mbarrier_test,
+        mbarrier_polling,
         move,
         tcgen05,
         tensormap,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tvm.script import tirx as T
@@ -397,3 +399,10 @@ def test_a_partly_filled_warp_takes_part_in_barriers():
     run = emulator.run(odd, d)
     assert run.findings == ()
     assert d.tolist() == list(range(99, -1, -1))
+
+
+def test_no_public_name_is_a_module():
+    """An import of emulator.x sets the attribute x, and would hide a function of that name."""
+    package = Path(emulator.__file__).parent
+    modules = {path.stem for path in package.glob("*.py")} | {path.name for path in package.iterdir()}
+    assert not modules & set(emulator.__all__)

@@ -238,6 +238,40 @@ def test_a_named_barrier_for_more_threads_than_there_are() -> None:
     assert codes(kernel, floats(64)) == {"barrier.count-too-large", "deadlock"}
 
 
+def arrives_twice(again_in_time: bool) -> Any:
+    """Warp 0 arrives at barrier 1 in two rounds, for warp 1; ``again_in_time``: they meet in between."""
+
+    @T.prim_func
+    def kernel(OUT: T.Buffer((64,), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        warp = T.warp_id([2])
+        lane = T.lane_id([32])
+        if warp == 0:
+            T.ptx["bar.arrive"](1, 64)
+            if again_in_time:
+                T.ptx["bar.sync"](2, 64)
+            T.ptx["bar.arrive"](1, 64)  # twice
+        else:
+            T.ptx["bar.sync"](1, 64)
+            if again_in_time:
+                T.ptx["bar.sync"](2, 64)
+            T.ptx["bar.sync"](1, 64)
+        OUT[warp * 32 + lane] = T.float32(1)
+
+    return kernel
+
+
+def test_a_warp_arrives_twice_in_one_round() -> None:
+    """Under `late` warp 0 runs first; the second arrival stands in for warp 1, which then waits for nobody."""
+    (f,) = findings(arrives_twice(False), floats(64), code="barrier.double-arrive")
+    assert f.strength == "race" and f.names == ("named barrier[1]",) and "Warp 0 arrives again" in f.message
+    with open(__file__, encoding="utf-8") as source:
+        assert source.read().split("\n")[f.locations[0].line - 1].endswith("# twice")
+    for schedule in ("late", "eager", "random"):
+        assert codes(arrives_twice(True), floats(64), schedule=schedule) == set()
+
+
 def registers(first: int, second: int) -> Any:
     """Two warpgroups, launched with up to 256 registers per thread, change to ``first`` and ``second``."""
 

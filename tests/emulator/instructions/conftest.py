@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import emulator.run  # noqa: F401 - registers every instruction and imports TVM without PyTorch
+import emulator.kernel  # noqa: F401 - registers every instruction and imports TVM without PyTorch
 from emulator.instructions import REGISTRY, Mods
 from emulator.machine.address import POOL_BASE, SHARED_TAG
 from emulator.machine.cta import Cluster, Cta

@@ -67,7 +67,7 @@ def list_variants() -> list[dict[str, Any]]:
     """Every variant of the implemented register instructions, with its operands."""
     from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout, operand_type, variants
 
-    import emulator.run  # noqa: F401 - registers the instructions
+    import emulator.kernel  # noqa: F401 - registers the instructions
     from emulator.instructions import REGISTRY
 
     out = []

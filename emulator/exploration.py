@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from emulator.checks.findings import Finding
-from emulator.run import Kernel, Run, compile
+from emulator.kernel import Kernel, Run, compile
 
 
 @dataclass(frozen=True)
