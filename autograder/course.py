@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from autograder.amounts import evaluate
 from autograder.course_folder import COURSE_FILE
 from autograder.errors import CourseError, UsageError, did_you_mean
-from emulator.counters import AMOUNTS, INSTRUCTIONS, RESOURCES
+from emulator.counters import AMOUNTS, INSTRUCTIONS, OBSERVABLES, RESOURCES
 
 MAX_COURSE_BYTES = 4 << 20
 
@@ -45,6 +46,9 @@ GradeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]+$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 Points = Annotated[float, Field(ge=0, le=1000)]
+Amount = Annotated[int, Field(ge=0)] | Text  # text: see autograder.amounts
+Params = dict[Name, Positive | Text]
+DTYPES = ("float16", "bfloat16", "float32")
 
 
 class _Strict(BaseModel):
@@ -65,7 +69,7 @@ class Builder(_Strict):
     """The function that the solution cell defines, and the values it is called with (by keyword)."""
 
     name: Name
-    params: dict[Name, Positive]
+    params: Params
 
 
 class Cells(_Strict):
@@ -76,11 +80,14 @@ class Cells(_Strict):
 
 
 class Tensor(_Strict):
-    """One buffer parameter of the PrimFunc, in order. Extents are numbers or builder parameters."""
+    """One buffer parameter of the PrimFunc, in order. Extents are numbers or builder parameters.
+
+    `dtype: dtype` is what the builder parameter of that name says.
+    """
 
     name: Name
     role: Literal["input", "output"]
-    dtype: Literal["float16", "bfloat16", "float32"]
+    dtype: Literal["float16", "bfloat16", "float32", "dtype"]
     shape: Annotated[list[Positive | Name], Field(min_length=1)]
 
 
@@ -106,7 +113,10 @@ class Tolerance(_Strict):
 
 
 class Case(_Strict):
-    """One launch: how its inputs are made and when the emulator completes asynchronous work."""
+    """One launch: how its inputs are made and when the emulator completes asynchronous work.
+
+    `params` are builder parameters that differ from the exercise's own: another problem size.
+    """
 
     id: Name
     title: Text
@@ -115,18 +125,20 @@ class Case(_Strict):
     ]
     schedule: Literal["late", "eager", "random"] = "late"
     quick: bool = False
+    params: Params = {}
 
 
-def _known(key: str, given: dict[str, Any], names: list[str]) -> None:
-    """Every name in `given` is something that the emulator reports."""
+def _known(key: str, given: dict[str, Any], names: list[str], who: str = "the emulator reports") -> None:
+    """Every name in `given` is one of `names`, for example of what the emulator reports."""
     for name in given:
         if name not in names:
-            raise ValueError(f"{key}: the emulator reports no {name!r}{did_you_mean(name, names)}")
+            raise ValueError(f"{key}: {who} no {name!r}{did_you_mean(name, names)}")
 
 
 class Check(_Strict):
-    """One graded check. `at_least` belongs to mechanism (instruction counters), `at_most` to resources.
+    """One graded check. `at_least` belongs to mechanism (counters), `at_most` to mechanism and resources.
 
+    Bounds of counters may depend on the problem size; `fixes` says, by counter, what to do where one is broken.
     `times_ideal` belongs to coalescing: how many times the fewest possible sectors an access may touch.
     """
 
@@ -136,18 +148,24 @@ class Check(_Strict):
     title: Text
     points: Points
     looks_at: Text
-    at_least: dict[str, Positive] = {}
-    at_most: dict[str, Positive] = {}
+    at_least: dict[str, Amount] = {}
+    at_most: dict[str, Amount] = {}
+    fixes: dict[str, Text] = {}
     times_ideal: Annotated[float, Field(ge=1, le=32)] | None = None
 
     @model_validator(mode="after")
     def _options_match_kind(self) -> Check:
         if self.at_least and self.id != "mechanism":
             raise ValueError("at_least belongs to the check 'mechanism' only")
-        if self.at_most and self.id != "resources":
-            raise ValueError("at_most belongs to the check 'resources' only")
-        _known("at_least", self.at_least, [*INSTRUCTIONS, *AMOUNTS])
-        _known("at_most", self.at_most, list(RESOURCES))
+        if self.at_most and self.id not in ("mechanism", "resources"):
+            raise ValueError("at_most belongs to the checks 'mechanism' and 'resources' only")
+        counters = [*INSTRUCTIONS, *AMOUNTS, *OBSERVABLES]
+        _known("at_least", self.at_least, counters)
+        _known("at_most", self.at_most, list(RESOURCES) if self.id == "resources" else counters)
+        _known("fixes", self.fixes, [*self.at_least, *self.at_most])
+        moving = [name for name, most in self.at_most.items() if isinstance(most, str)]
+        if moving and self.id == "resources":
+            raise ValueError(f"at_most.{moving[0]}: a resource is bounded by a number")
         if (self.times_ideal is not None) != (self.id == "coalescing"):
             raise ValueError("times_ideal and the check 'coalescing' belong together")
         return self
@@ -201,6 +219,7 @@ class Exercise(_Strict):
     """One exercise; `total` is the sum of its checks' points.
 
     `more_kernels` are built, run and compared after the first kernel, which the exercise itself describes.
+    `continues` names the exercise whose kernel the learner brings along.
     `flop` multiplies up to the floating-point operations of one launch.
     """
 
@@ -216,6 +235,7 @@ class Exercise(_Strict):
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
     flop: list[Positive | Name] = []
+    continues: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")] | None = None
     more_kernels: list[KernelSpec] = []
     roofline: Roofline | None = None
     checks: Annotated[list[Check], Field(min_length=1)]
@@ -223,12 +243,44 @@ class Exercise(_Strict):
 
     @property
     def kernels(self) -> tuple[Exercise, ...]:
-        """The exercise once per kernel, narrowed to that kernel's builder, tensors, reference and cases."""
+        """The exercise once per kernel and problem size, narrowed to that one's builder, tensors and cases."""
         first = self.model_copy(update={"more_kernels": []})
         fields = [
             {name: getattr(more, name) for name in KernelSpec.model_fields} for more in self.more_kernels
         ]
-        return (first, *(first.model_copy(update=update) for update in fields))
+        every = (first, *(first.model_copy(update=update) for update in fields))
+        return tuple(narrow for kernel in every for narrow in kernel._by_size())
+
+    def _by_size(self) -> list[Exercise]:
+        """One kernel of the exercise, once per set of parameters that its cases use."""
+        sizes: dict[tuple[tuple[str, int | str], ...], list[Case]] = {}
+        for case in self.cases:
+            key = tuple({**self.builder.params, **case.params}.items())
+            sizes.setdefault(key, []).append(case)
+        return [
+            self.model_copy(
+                update={
+                    "builder": Builder(name=self.builder.name, params=dict(key)),
+                    "tensors": [
+                        t.model_copy(update={"dtype": dict(key).get("dtype", t.dtype)})
+                        if t.dtype == "dtype"
+                        else t
+                        for t in self.tensors
+                    ],
+                    "cases": cases,
+                }
+            )
+            for key, cases in sizes.items()
+        ]
+
+    def only_quick(self) -> Exercise:
+        """The exercise with its quick cases alone."""
+        more = [
+            kernel.model_copy(update={"cases": [case for case in kernel.cases if case.quick]})
+            for kernel in self.more_kernels
+        ]
+        quick = [case for case in self.cases if case.quick]
+        return self.model_copy(update={"cases": quick, "more_kernels": more})
 
     @property
     def number(self) -> int:
@@ -243,7 +295,7 @@ class Exercise(_Strict):
 
     def size(self, value: int | str) -> int:
         """A number, or the builder parameter of that name."""
-        return value if isinstance(value, int) else self.builder.params[value]
+        return value if isinstance(value, int) else int(self.builder.params[value])
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(self.size(entry) for entry in tensor.shape)
@@ -266,8 +318,18 @@ class Exercise(_Strict):
             twice = next((n for n in names if names.count(n) > 1), None)
             if twice is not None:
                 raise ValueError(f"{what} '{twice}' appears twice")
+        owners: list[Exercise | KernelSpec] = [self, *self.more_kernels]
+        for owner in owners:
+            if not any(case.quick for case in owner.cases):
+                raise ValueError("at least one case needs quick: true")
+            for case in owner.cases:
+                _known(f"case '{case.id}', params", case.params, list(owner.builder.params), "builder has")
         for kernel in self.kernels:
             kernel._kernel_is_consistent()
+        mechanism = self.check("mechanism")
+        observed = [n for n in OBSERVABLES if mechanism and n in {**mechanism.at_least, **mechanism.at_most}]
+        if observed and not any(case.quick and case.schedule == "late" for case in self.cases):
+            raise ValueError(f"{observed[0]} is recorded under schedule late only: a quick case needs it")
         predictions = self.check("predictions")
         asked = sum(q.points for q in self.questions)
         if asked != (predictions.points if predictions else 0):
@@ -280,7 +342,7 @@ class Exercise(_Strict):
         return self
 
     def _kernel_is_consistent(self) -> None:
-        params = list(self.builder.params)
+        params = [name for name, value in self.builder.params.items() if isinstance(value, int)]
         sizes = [(f"shape of tensor {t.name}", entry) for t in self.tensors for entry in t.shape]
         sizes.append(("tolerance.terms", self.tolerance.terms))
         sizes += [("flop", entry) for entry in self.flop]
@@ -290,10 +352,21 @@ class Exercise(_Strict):
                     f"{where} uses '{entry}', which is no parameter of builder.params"
                     f" ({', '.join(params)}){did_you_mean(entry, params)}"
                 )
+        for tensor in self.tensors:
+            if tensor.dtype not in DTYPES:
+                raise ValueError(
+                    f"dtype of tensor {tensor.name} is the builder parameter 'dtype', which must be one of"
+                    f" {', '.join(DTYPES)}"
+                )
+        for check in self.checks:
+            for bounds in (check.at_least, check.at_most):
+                for name, bound in bounds.items():
+                    try:
+                        evaluate(bound, self.builder.params)
+                    except ValueError as error:
+                        raise ValueError(f"{check.id}, {name}: {error}") from None
         if not any(t.role == "output" for t in self.tensors):
             raise ValueError("tensors needs at least one with role: output")
-        if not any(case.quick for case in self.cases):
-            raise ValueError("at least one case needs quick: true")
 
 
 class Course(_Strict):
@@ -310,6 +383,11 @@ class Course(_Strict):
         twice = next((n for n in ids if ids.count(n) > 1), None)
         if twice is not None:
             raise ValueError(f"exercise '{twice}' appears twice")
+        for number, exercise in enumerate(self.exercises):
+            if exercise.continues is not None and exercise.continues not in ids[:number]:
+                raise ValueError(
+                    f"{exercise.id} continues {exercise.continues}, which does not come before it"
+                )
         return self
 
     def find(self, spelled: str) -> Exercise:

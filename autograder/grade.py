@@ -70,7 +70,7 @@ class _Session:
     def cases(self) -> list[tuple[int, Case]]:
         """(index of the kernel, case) of every launch, in order."""
         kernels = enumerate(self.exercise.kernels)
-        return [(n, case) for n, kernel in kernels for case in kernel.cases if case.quick or not self.quick]
+        return [(n, case) for n, kernel in kernels for case in kernel.cases]
 
 
 def grade(
@@ -82,6 +82,8 @@ def grade(
         MachineError: no process can be started at all.
     """
     settings = settings or Settings()
+    if settings.quick:
+        exercise = exercise.only_quick()
     seed = settings.seed if settings.seed is not None else _secret_seed()
     session = _Session(Outcome(Diagnosis(exercise, submission, limits)), seed, settings.quick)
     if submission.untouched:
@@ -209,7 +211,7 @@ def _launch(session: _Session, pump: Pump, machine: Child, oracle: Child) -> Non
             raise Stopped(session.diagnosis.refusal(ran.header))
         seen = ran.header
         run = CaseRun(case.id, case.title, seen["findings"], seen["counters"], seen["changed_inputs"])
-        run.kernel, run.accesses = number, seen["accesses"]
+        run.kernel, run.schedule, run.accesses = number, case.schedule, seen["accesses"]
         session.outcome.runs.append(run)
         session.outcome.resources = _most(session.outcome.resources, seen["resources"])
         session.seconds["launches"] += seen["seconds"]
@@ -275,7 +277,7 @@ def _next_step(report: GradeReport, exercise: Exercise) -> str:
 def _stub_report(session: _Session) -> GradeReport:
     """The released stub: nothing to run, and a friendly word."""
     exercise, place = session.exercise, session.outcome.submission.place
-    names = [kernel.builder.name for kernel in exercise.kernels]
+    names = list(dict.fromkeys(kernel.builder.name for kernel in exercise.kernels))
     name = " and ".join(names)
     session.outcome.build_failure = yours(
         f"{name} {'is' if len(names) == 1 else 'are'} still the released stub",

@@ -34,3 +34,32 @@ AMOUNTS = (
 
 #: Numbers in ``Kernel.resources``.
 RESOURCES = ("threads_per_cta", "smem_bytes", "tmem_columns")
+
+#: What a launch under schedule ``late`` records about overlap; the other schedules do not. Never times: an asynchronous
+#: operation runs from its issue to its completion, and ``late`` completes it, in the order of issue, only when no warp
+#: can go on without. Two operations run together when one is issued before the other completes.
+OBSERVABLES = {
+    "tma.loads_in_flight_at_mma": (
+        "the most TMA loads (cp.async.bulk.tensor) of a cluster that were in flight at one moment while one of its"
+        " tcgen05.mma was"
+    ),
+    "tcgen05.mma.beside_loads": (
+        "the number of tcgen05.mma that had, at some moment of their flight, two or more TMA loads of their cluster in"
+        " flight beside them"
+    ),
+}
+
+#: The observables that are a maximum and no sum.
+MAXIMA = ("tma.loads_in_flight_at_mma",)
+
+#: Instructions behind an amount or an observable, for messages that show lines.
+COUNTED_BY = {
+    "bytes.bulk.load": ("cp.async.bulk.load",),
+    "bytes.global.load": ("ld.global",),
+    "bytes.global.store": ("st.global",),
+    "bytes.tma.load": ("cp.async.bulk.tensor.load",),
+    "bytes.tma.store": ("cp.async.bulk.tensor.store",),
+    "flops.tcgen05.mma": ("tcgen05.mma",),
+    "tma.loads_in_flight_at_mma": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
+    "tcgen05.mma.beside_loads": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
+}

@@ -15,6 +15,7 @@ import numpy as np
 from emulator import instructions
 from emulator.checks.bank_conflicts import AccessStatistics
 from emulator.checks.findings import Finding, FindingLog, SourceLocation
+from emulator.counters import MAXIMA
 from emulator.errors import DeviceFault, LaunchError
 from emulator.host import BoundTensorMap, Host, HostPlan, HostTensorMap, Launch
 from emulator.lowering import Lowered, lower
@@ -259,7 +260,8 @@ class Kernel:
             tensor_maps += [HostTensorMap(bound.map, bound.segment.array) for bound in made]
             self.tmem_columns = max(self.tmem_columns, machine.tmem_columns)
             for name, n in machine.counters.items():
-                counters[name] = counters.get(name, 0) + n
+                old = counters.get(name, 0)
+                counters[name] = max(old, n) if name in MAXIMA else old + n
 
     @staticmethod
     def _report_fault(machine: Machine, log: FindingLog, fault: DeviceFault) -> None:

@@ -1,7 +1,12 @@
 """Regenerate exercises/ from solutions/ with nbgrader: python tools/release.py [--check] [exercise_NN ...]
 
 Without names, every folder of solutions/ is released. --check writes nothing and fails when exercises/ is not
-what nbgrader generates from solutions/ today. Neither accepts a release that shows a solution line.
+what nbgrader generates from solutions/ today. Neither accepts a release that shows a solution line of its own or of
+a later exercise.
+
+An exercise that continues another one (`continues` in course.yaml) is handed out with `previous_step.md`, the solution
+of that other one, for learners who did not finish it. The file is written here, into solutions/ as well, so that
+nbgrader finds it there; what it shows is no secret any more from then on.
 
 The work happens in a temporary course folder, so no gradebook is touched. An instructor who keeps one runs
 ``nbgrader generate_assignment`` itself, which gives the same files.
@@ -17,10 +22,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
+import yaml
+
 COURSE = Path(__file__).resolve().parent.parent
+PREVIOUS = "previous_step.md"
+PREVIOUS_TEXT = """\
+# The kernel of {name}
+
+Read on only if your own kernel of {name} is not finished, or differs so much that you cannot go on from it. This is
+the reference solution; take from it what you need. The numbers of the TODOs are those of {name}.
+
+```python
+{code}
+```
+"""
 SHORTEST_LEAK = 8  # characters; shorter lines, a closing bracket for one, give nothing away
 
 
@@ -36,11 +54,67 @@ def generate(names: list[str], into: Path) -> None:
         shutil.copy(COURSE / "nbgrader_config.py", course)
         for name in names:
             shutil.copytree(COURSE / "solutions" / name, course / "solutions" / name)
+            text = previous_step(name)
+            (course / "solutions" / name / PREVIOUS).unlink(missing_ok=True)
+            if text is not None:
+                (course / "solutions" / name / PREVIOUS).write_text(text, encoding="utf-8")
             command = [sys.executable, "-m", "nbgrader", "generate_assignment", name, "--no-db"]
             done = subprocess.run(command, cwd=course, capture_output=True, text=True)
             if done.returncode != 0:
                 raise SystemExit(f"nbgrader did not release {name}:\n{done.stderr.strip()}")
             shutil.copytree(course / "exercises" / name, into / name)
+
+
+def continued(name: str) -> str | None:
+    """The exercise that exercise `name` continues, by course.yaml."""
+    exercises = yaml.safe_load((COURSE / "course.yaml").read_text(encoding="utf-8"))["exercises"]
+    return next((e.get("continues") for e in exercises if e["id"] == name), None)
+
+
+def kernel_cell(name: str) -> str:
+    """The kernel cell of a solution, without the markers of its regions."""
+    exercises = yaml.safe_load((COURSE / "course.yaml").read_text(encoding="utf-8"))["exercises"]
+    wanted = next(e["cells"]["kernel"] for e in exercises if e["id"] == name)
+    notebook = json.loads((COURSE / "solutions" / name / f"{name}.ipynb").read_text(encoding="utf-8"))
+    cells = [
+        "".join(cell["source"])
+        for cell in notebook["cells"]
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == wanted
+    ]
+    lines = cells[0].split("\n")
+    return "\n".join(line for line in lines if "BEGIN SOLUTION" not in line and "END SOLUTION" not in line)
+
+
+def previous_step(name: str) -> str | None:
+    """What `previous_step.md` of exercise `name` says; None where it continues no other exercise."""
+    previous = continued(name)
+    if previous is None:
+        return None
+    return PREVIOUS_TEXT.format(name=previous.replace("_", " "), code=kernel_cell(previous))
+
+
+def stale_previous_step(name: str) -> bool:
+    """Whether `previous_step.md` in solutions/ is missing, out of date, or one too many."""
+    path, text = COURSE / "solutions" / name / PREVIOUS, previous_step(name)
+    return (path.read_text(encoding="utf-8") if path.is_file() else None) != text
+
+
+def write_previous_step(name: str) -> None:
+    """Bring `previous_step.md` of exercise `name` up to date, in solutions/."""
+    path, text = COURSE / "solutions" / name / PREVIOUS, previous_step(name)
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+
+
+def known_lines(name: str) -> set[str]:
+    """Code lines that learners may have seen when they get exercise `name`: those of the exercises it continues."""
+    known: set[str] = set()
+    previous = continued(name)
+    while previous is not None:
+        known |= {squeeze(line.split("  #")[0]) for line in kernel_cell(previous).split("\n")}
+        previous = continued(previous)
+    return known
 
 
 def differences(fresh: Path, stored: Path) -> list[str]:
@@ -70,9 +144,12 @@ def solution_lines(notebook: Path) -> set[str]:
     return {line for line in inside - outside if len(line) >= SHORTEST_LEAK and not line.endswith("(")}
 
 
-def leaks(notebook: Path, release: Path) -> list[str]:
-    """One message for each file of the folder `release` that shows a solution line of `notebook`."""
-    secret = solution_lines(notebook)
+def leaks(notebook: Path, release: Path, known: Set[str] = frozenset()) -> list[str]:
+    """One message for each file of the folder `release` that shows a solution line of `notebook`.
+
+    Lines in `known` are no secret: the exercise is handed out with the solution of the one it continues.
+    """
+    secret = solution_lines(notebook) - known
     found = []
     for path in sorted(p for p in release.rglob("*") if p.is_file()):
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -120,15 +197,24 @@ def main(argv: list[str] | None = None) -> int:
         fresh = Path(folder)
         generate(names, fresh)
         problems = [
-            f"{name}: {leak}"
+            f"{name}: {leak}" + (f" of {later}" if later != name else "")
+            for later in known
             for name in names
-            for leak in leaks(COURSE / "solutions" / name / f"{name}.ipynb", fresh / name)
+            if name <= later
+            for leak in leaks(
+                COURSE / "solutions" / later / f"{later}.ipynb", fresh / name, known_lines(later)
+            )
         ]
         if options.check:
             problems += [
                 f"exercises/{name}/{path} is not what solutions/ generates; run: python tools/release.py"
                 for name in names
                 for path in differences(fresh / name, COURSE / "exercises" / name)
+            ]
+            problems += [
+                f"solutions/{name}/{PREVIOUS} is not the solution of {continued(name)}; run: python tools/release.py"
+                for name in names
+                if stale_previous_step(name)
             ]
         for problem in problems:
             print(problem)
@@ -138,6 +224,8 @@ def main(argv: list[str] | None = None) -> int:
             target = COURSE / "exercises" / name
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(fresh / name, target)
+            if stale_previous_step(name):
+                write_previous_step(name)
             print(f"released exercises/{name}")
     return 0
 

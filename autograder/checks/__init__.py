@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autograder.amounts import evaluate
 from autograder.course import Check, Exercise
 from autograder.diagnosis import Diagnosis, Failure
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
 from autograder.submission import Submission, split_lines
+from emulator.counters import OBSERVABLES
 
 
 @dataclass
@@ -32,6 +34,7 @@ class CaseRun:
     changed_inputs: list[str] = field(default_factory=list)
     comparison: dict[str, Any] | None = None
     kernel: int = 0
+    schedule: str = "late"
     accesses: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -203,14 +206,36 @@ def run_checks(outcome: Outcome) -> list[CheckResult]:
     return [CHECKS[c.id](c, outcome) for c in outcome.exercise.checks]
 
 
-def missing_counters(check: Check, runs: list[CaseRun]) -> dict[str, int]:
-    """Counters below their minimum in some run: name -> the smallest count seen."""
-    missing = {}
-    for name, minimum in check.at_least.items():
-        seen = min((run.counters.get(name, 0) for run in runs), default=0)
-        if seen < minimum:
-            missing[name] = seen
-    return missing
+@dataclass(frozen=True)
+class Breach:
+    """A counter that left its bounds in a launch: what it was, what the bound is there, and of which kind."""
+
+    counter: str
+    seen: int
+    bound: int
+    kind: str  # at_least or at_most
+    case: str
+
+
+def breaches(check: Check, outcome: Outcome) -> list[Breach]:
+    """The counters of `check` that are out of bounds, each in the launch where it is furthest out.
+
+    The emulator records observables under schedule late only, so other launches say nothing about them.
+    """
+    worst: dict[tuple[str, str], Breach] = {}
+    kernels = outcome.exercise.kernels
+    for run in outcome.runs:
+        params = kernels[run.kernel].builder.params
+        for kind, bounds in (("at_least", check.at_least), ("at_most", check.at_most)):
+            for name, amount in bounds.items():
+                if name in OBSERVABLES and run.schedule != "late":
+                    continue
+                seen, bound = run.counters.get(name, 0), evaluate(amount, params)
+                lacking = bound - seen if kind == "at_least" else seen - bound
+                old = worst.get((kind, name))
+                if lacking > 0 and (old is None or lacking > abs(old.bound - old.seen)):
+                    worst[kind, name] = Breach(name, seen, bound, kind, run.title)
+    return list(worst.values())
 
 
 # Results ----------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from autograder.checks import Outcome, check, missing_counters, result, unless_run
+from autograder.checks import Breach, Outcome, breaches, check, result, unless_run
 from autograder.course import Check
-from autograder.report.model import CheckResult, Evidence, Verdict
+from autograder.report.model import CheckResult, Evidence, Location, Verdict
+from emulator.counters import COUNTED_BY, OBSERVABLES
 
 
 @check
@@ -12,24 +13,55 @@ def mechanism(check: Check, outcome: Outcome) -> CheckResult:
     early = unless_run(check, outcome)
     if early is not None:
         return early
-    missing = missing_counters(check, outcome.runs)
-    if not missing:
-        return result(check, Verdict.PASS, check.points, "all required instructions are executed")
+    found = breaches(check, outcome)
+    if not found:
+        if not outcome.does_something:
+            return result(check, Verdict.FAIL, 0, "nothing is executed that the exercise teaches")
+        return result(check, Verdict.PASS, check.points, _praise(check))
+    several = len({run.kernel for run in outcome.runs}) > 1
     evidence = [
         Evidence(
             kind="counter",
-            message=_message(name, seen, check.at_least[name]),
-            locations=outcome.lines_of(name),
-            data={"counter": name, "seen": seen, "at_least": check.at_least[name]},
+            message=_message(breach, several),
+            fix=check.fixes.get(breach.counter, ""),
+            locations=_lines(breach.counter, outcome),
+            data={"counter": breach.counter, "seen": breach.seen, breach.kind: breach.bound},
         )
-        for name, seen in missing.items()
+        for breach in found
     ]
+    missing = [breach.counter for breach in found if breach.kind == "at_least"]
+    beyond = [breach.counter for breach in found if breach.kind == "at_most"]
     if len(missing) == len(check.at_least) and not any(e.locations for e in evidence):
         evidence[0].locations = outcome.lines_on_output()
-    return result(check, Verdict.FAIL, 0, f"missing: {', '.join(missing)}", evidence)
+    parts = [
+        f"{word}: {', '.join(names)}" for word, names in (("missing", missing), ("too many", beyond)) if names
+    ]
+    return result(check, Verdict.FAIL, 0, "; ".join(parts), evidence)
 
 
-def _message(name: str, seen: int, needed: int) -> str:
+def _praise(check: Check) -> str:
+    if check.at_most:
+        return "all required instructions are executed, and no others in their place"
+    return "all required instructions are executed"
+
+
+def _lines(counter: str, outcome: Outcome) -> list[Location]:
+    """The learner's lines with the instructions that a counter counts."""
+    places = [place for name in COUNTED_BY.get(counter, (counter,)) for place in outcome.lines_of(name)]
+    return list({(place.file, place.line): place for place in places}.values())
+
+
+def _message(breach: Breach, several: bool) -> str:
+    """What was counted, against its bound; names the case where the bound depends on it."""
+    name, seen = breach.counter, breach.seen
+    where = f'in the launch "{breach.case}"' if several else "in a launch"
+    needed = (
+        f"at least {breach.bound} needed" if breach.kind == "at_least" else f"at most {breach.bound} allowed"
+    )
+    if name in OBSERVABLES:
+        return f"{name} is {seen} {where}, {needed}: {OBSERVABLES[name]}"
+    if name.startswith(("bytes.", "flops.")):
+        return f"{name} is {seen} {where}, {needed}"
     if seen == 0:
-        return f"{name} is never executed"
-    return f"{name} is executed {seen} time{'s' if seen > 1 else ''} in a launch, at least {needed} needed"
+        return f"{name} is never executed" + (f" {where}" if several else "")
+    return f"{name} is executed {seen} time{'s' if seen > 1 else ''} {where}, {needed}"

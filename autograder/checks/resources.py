@@ -38,7 +38,7 @@ def resources(check: Check, outcome: Outcome) -> CheckResult:
             data={"resource": name, "used": used[name], "at_most": most},
         )
         for name, most in check.at_most.items()
-        if used[name] > most
+        if used[name] > int(most)
     ]
     summary = ", ".join(f"{name} {used[name]}" for name in check.at_most)
     if evidence:

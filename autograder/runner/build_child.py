@@ -67,7 +67,7 @@ def _prepare(request: dict[str, Any]) -> None:
         os.dup2(nothing.fileno(), 0)
 
 
-def _build(namespace: dict[str, Any], name: str, params: dict[str, int]) -> bytes:
+def _build(namespace: dict[str, Any], name: str, params: dict[str, Any]) -> bytes:
     """Call a builder of the submission, encode its PrimFunc."""
     result = _find_builder(namespace, name, params)(**params)
 
@@ -95,7 +95,7 @@ def _import(source: str) -> dict[str, Any]:
     return vars(module)
 
 
-def _find_builder(namespace: dict[str, Any], name: str, params: dict[str, int]) -> Callable[..., Any]:
+def _find_builder(namespace: dict[str, Any], name: str, params: dict[str, Any]) -> Callable[..., Any]:
     import inspect
 
     builder = namespace.get(name)

@@ -152,6 +152,7 @@ def _check_corner(t: Threads, map_: Any, position: tuple[int, ...], store: bool,
 
 def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar: Any, mask: Any) -> None:
     machine, cluster = t.cta.machine, t.cta.cluster
+    beside = cluster.beside_mma
     bound = _map(t, tmap)
     map_, segment = bound.map, bound.segment
     gather = "tile::gather4" in mods
@@ -193,8 +194,12 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
         site = t.site
         for _, _, bar in targets:
             issue_copy(bar, shaped.box_bytes, site)
+        if beside is not None:
+            beside.load_issued()
 
         def complete(targets: Any = targets, position: tuple[int, ...] = position, site: int = site) -> None:
+            if beside is not None:
+                beside.load_completed()
             for cta, offset, bar in targets:
                 if gather:
                     map_.gather4(segment.raw, position, cta.smem, offset)

@@ -296,8 +296,13 @@ def _issue_mma(
         machine.count("mma.executed")
         chain = (cluster, "mma", t.cta.rank, warp)
         queue = machine.chains.get(chain)
+        beside = cluster.beside_mma
         if queue and isinstance(queue[-1].payload, mma.Mma) and queue[-1].payload.fuse(op):
+            if beside is not None and queue[-1].payload.loads_beside is not None:
+                beside.mma_joined(queue[-1].payload.loads_beside)
             continue
+        if beside is not None:
+            op.loads_beside = beside.mma_issued()
         machine.issue(chain, op.complete, "tcgen05.mma", t.site, op)
 
 

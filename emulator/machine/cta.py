@@ -9,6 +9,7 @@ import numpy as np
 from emulator.errors import DeviceFault
 from emulator.machine.address import OFFSET_MASK, POOL_BASE, RANK_SHIFT, SHARED_TAG, STATIC_BASE, WINDOW_BYTES
 from emulator.machine.mbarrier import Mbarrier
+from emulator.observables import LoadsBesideMma
 
 if TYPE_CHECKING:
     from emulator.scheduler import Machine
@@ -160,6 +161,7 @@ class Cluster:
         self.done = False
         self.clc_denied = False  # a try_cancel of this cluster found no cluster left
         self.hb: Any = None
+        self.beside_mma = LoadsBesideMma(machine) if machine.schedule == "late" else None
 
     def rank_to_idx(self, rank: int) -> tuple[int, int, int]:
         x, y, _ = self.shape

@@ -24,6 +24,7 @@ from emulator.numerics import tensor_core as tc
 
 if TYPE_CHECKING:
     from emulator.machine.cta import Cta
+    from emulator.observables import RunningMma
 
 _FUSED_K_BYTES = 128
 
@@ -150,6 +151,7 @@ class Mma:
         "k",
         "last_a",
         "last_b",
+        "loads_beside",
     )
 
     def __init__(
@@ -174,6 +176,7 @@ class Mma:
         self.k = plan.idesc.k
         self.last_a = plan.a.desc.start if plan.a is not None else 0
         self.last_b = plan.b.desc.start
+        self.loads_beside: RunningMma | None = None  # what is observed of it
 
     def fuse(self, other: Mma) -> bool:
         """Append ``other`` when it is the next K slice of the same product; True when that was possible."""
@@ -213,6 +216,9 @@ class Mma:
 
     def complete(self) -> None:
         """Read the operands, multiply, accumulate into every CTA's tensor memory."""
+        beside = self.ctas[0].cluster.beside_mma
+        if beside is not None and self.loads_beside is not None:
+            beside.mma_completed(self.loads_beside)
         p, i = self.plan, self.plan.idesc
         parts = [
             sd.gather_float32(c.smem, p.b.desc, i.n // p.group, self.k, i.b_operand, i.b_major)

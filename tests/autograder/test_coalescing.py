@@ -143,7 +143,11 @@ def test_a_changed_input_names_the_line_that_writes_it(make: Make) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "message"),
     [
-        ("times_ideal: 1.25", "at_most: {a: 1}", "at_most belongs to the check 'resources' only"),
+        (
+            "times_ideal: 1.25",
+            "at_most: {a: 1}",
+            "at_most belongs to the checks 'mechanism' and 'resources' only",
+        ),
         ("        times_ideal: 1.25\n", "", "times_ideal and the check 'coalescing' belong together"),
         ("flop: [2, M, N, K]", "flop: [2, M, N, L]", "flop uses 'L', which is no parameter"),
         ("id: gemm_random", "id: add_random", "case 'add_random' appears twice"),

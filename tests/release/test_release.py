@@ -25,9 +25,12 @@ def test_every_release_has_a_source(course: Path) -> None:
 
 
 def test_nothing_leaks(exercise: str, course: Path, release: ModuleType) -> None:
+    """Neither the exercise nor one before it shows what this exercise asks for."""
     notebook = course / "solutions" / exercise / f"{exercise}.ipynb"
-    assert len(release.solution_lines(notebook)) > 5
-    assert release.leaks(notebook, course / "exercises" / exercise) == []
+    known = release.known_lines(exercise)
+    assert len(release.solution_lines(notebook) - known) > 5
+    for folder in sorted(p for p in (course / "exercises").iterdir() if p.name <= exercise):
+        assert release.leaks(notebook, folder, known) == [], folder.name
     released = [p for p in (course / "exercises" / exercise).rglob("*") if p.is_file()]
     for path in released:
         text = path.read_text(encoding="utf-8")
@@ -54,6 +57,21 @@ def test_a_leak_is_found(where: str, course: Path, release: ModuleType, tmp_path
     assert [leak.split()[0] for leak in release.leaks(notebook, folder)] == [where]
 
 
+def test_the_previous_step_is_the_solution_before(exercise: str, course: Path, release: ModuleType) -> None:
+    """An exercise that continues another is handed out with that one's kernel, as it is today, and only that."""
+    path = course / "exercises" / exercise / release.PREVIOUS
+    previous = release.continued(exercise)
+    assert path.is_file() == (previous is not None)
+    assert not release.stale_previous_step(exercise), "run: python tools/release.py"
+    if previous is not None:
+        text = path.read_text(encoding="utf-8")
+        code = text.split("```python\n")[1].split("\n```")[0]
+        compile(code, previous, "exec")
+        assert release.solution_lines(course / "solutions" / previous / f"{previous}.ipynb") & set(
+            map(release.squeeze, code.split("\n"))
+        )
+
+
 def test_check_reports_a_stale_release(
     course: Path,
     release: ModuleType,
@@ -64,6 +82,7 @@ def test_check_reports_a_stale_release(
     """A course whose exercises/ was edited by hand: --check names the file, a plain run puts it right."""
     for part in ("solutions", "exercises"):
         shutil.copytree(course / part / "exercise_05", tmp_path / part / "exercise_05")
+    shutil.copy(course / "course.yaml", tmp_path)
 
     def generate(names: list[str], into: Path) -> None:
         """What nbgrader would write, without its three seconds."""
