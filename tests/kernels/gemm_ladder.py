@@ -39,6 +39,12 @@ BLK_M = 128  # rows of an output tile: the lanes of TMEM
 BLK_N = 128  # columns of an output tile
 BLK_K = 64  # 128 bytes of float16: one row of the 128-byte swizzle
 EPI_N = 64  # columns that write-back moves at a time: one row of the 128-byte swizzle
+NUM_SMS = 148  # of a B200
+
+
+def _launched(num_ctas: int | None, tiles: int, cluster: int = 1) -> int:
+    """CTAs of a persistent grid: as asked for, else one per SM, but no more than there are tiles for."""
+    return num_ctas if num_ctas is not None else min(NUM_SMS, tiles * cluster)
 
 
 def _require_multiples(M: int, N: int, K: int, tile_m: int, tile_n: int) -> None:
@@ -406,10 +412,18 @@ def step5_pipelined(M: int, N: int, K: int, *, stages: int = 4, dtype: str = "fl
 
 
 def step6_persistent(
-    M: int, N: int, K: int, *, num_ctas: int = 148, stages: int = 4, group: int = 8, dtype: str = "float16"
+    M: int,
+    N: int,
+    K: int,
+    *,
+    num_ctas: int | None = None,
+    stages: int = 4,
+    group: int = 8,
+    dtype: str = "float16",
 ) -> Any:
-    """``num_ctas`` CTAs walk all tiles, ``group`` tile rows at a time; barriers and stages outlive a tile."""
+    """One CTA per SM (or ``num_ctas``) walks all tiles, ``group`` tile rows at a time; barriers and stages outlive a tile."""
     _require_multiples(M, N, K, BLK_M, BLK_N)
+    num_ctas = _launched(num_ctas, (M // BLK_M) * (N // BLK_N))
     K_TILES = K // BLK_K
     TILE_BYTES = (BLK_M + BLK_N) * BLK_K * 2
     AHEAD = stages - 1
@@ -529,7 +543,7 @@ def step7_warp_specialized(
     N: int,
     K: int,
     *,
-    num_ctas: int = 148,
+    num_ctas: int | None = None,
     blk_n: int = 256,
     stages: int = 4,
     group: int = 8,
@@ -547,6 +561,7 @@ def step7_warp_specialized(
     ============== ============================= ==================== ==================================
     """
     _require_multiples(M, N, K, BLK_M, blk_n)
+    num_ctas = _launched(num_ctas, (M // BLK_M) * (N // blk_n))
     K_TILES = K // BLK_K
     TILE_BYTES = (BLK_M + blk_n) * BLK_K * 2
     STORES = blk_n // EPI_N
@@ -684,7 +699,14 @@ def step7_warp_specialized(
 
 
 def step8_two_cta(
-    M: int, N: int, K: int, *, num_ctas: int = 148, stages: int = 6, group: int = 8, dtype: str = "float16"
+    M: int,
+    N: int,
+    K: int,
+    *,
+    num_ctas: int | None = None,
+    stages: int = 6,
+    group: int = 8,
+    dtype: str = "float16",
 ) -> Any:
     """A cluster of two CTAs computes a 256x256 tile with one stream of ``cta_group::2`` MMAs.
 
@@ -696,6 +718,7 @@ def step8_two_cta(
     PAIR_M = 2 * BLK_M
     PAIR_N = 2 * BLK_N
     _require_multiples(M, N, K, PAIR_M, PAIR_N)
+    num_ctas = _launched(num_ctas, (M // PAIR_M) * (N // PAIR_N), cluster=2)
     K_TILES = K // BLK_K
     PAIR_BYTES = 2 * (BLK_M + BLK_N) * BLK_K * 2
     STORES = PAIR_N // EPI_N
@@ -843,7 +866,14 @@ def step8_two_cta(
 
 
 def step9_two_consumers(
-    M: int, N: int, K: int, *, num_ctas: int = 148, stages: int = 4, group: int = 8, dtype: str = "float16"
+    M: int,
+    N: int,
+    K: int,
+    *,
+    num_ctas: int | None = None,
+    stages: int = 4,
+    group: int = 8,
+    dtype: str = "float16",
 ) -> Any:
     """Two MMA warps per cluster, each with its own A and accumulator, share each staged B: 512x256 tiles.
 
@@ -855,6 +885,7 @@ def step9_two_consumers(
     PAIR_M = 2 * BLK_M
     PAIR_N = 2 * BLK_N
     _require_multiples(M, N, K, CONSUMERS * PAIR_M, PAIR_N)
+    num_ctas = _launched(num_ctas, (M // (CONSUMERS * PAIR_M)) * (N // PAIR_N), cluster=2)
     K_TILES = K // BLK_K
     PAIR_BYTES = 2 * (CONSUMERS * BLK_M + BLK_N) * BLK_K * 2
     EPI = 32  # 64 bytes: two write-back warpgroups must share what the stages leave of SMEM
