@@ -94,18 +94,50 @@ _FIELDS: dict[type, tuple[str, ...]] = {}
 _SKIP = {"span", "ty", "layout", "dtype", "annotations", "attrs"}
 
 
+class Tree:
+    """Walks over IR that does not change meanwhile; remembers the children of each node, which TVM takes long to give."""
+
+    def __init__(self) -> None:
+        self._children: dict[int, tuple[Any, tuple[Any, ...]]] = {}  # handle -> node (kept alive), children
+
+    def walk(self, node: Any) -> Iterator[Any]:
+        """Pre-order walk over every IR node below ``node`` (types, spans and layouts excluded)."""
+        known = self._children
+        pending = _nodes(node)[::-1]
+        while pending:
+            node = pending.pop()
+            yield node
+            handle = node.__chandle__()
+            entry = known.get(handle)
+            if entry is None:
+                children = [child for name in _walked(node) for child in _nodes(getattr(node, name))]
+                entry = known[handle] = (node, tuple(reversed(children)))
+            pending += entry[1]
+
+
 def walk(node: Any) -> Iterator[Any]:
-    """Pre-order walk over every IR node below ``node`` (types, spans and layouts excluded)."""
-    if node is None or isinstance(node, (int, float, str, bool)):
-        return
-    if isinstance(node, (list, tuple)) or type(node).__name__ == "Array":
-        for item in node:
-            yield from walk(item)
-        return
-    yield node
-    for name in fields_of(node):
-        if name not in _SKIP:
-            yield from walk(getattr(node, name, None))
+    """Pre-order walk over every IR node below ``node``, once."""
+    return Tree().walk(node)
+
+
+def _nodes(value: Any) -> list[Any]:
+    """The IR nodes that a field holds."""
+    cls = type(value)
+    if cls in _SEQUENCES:
+        return [node for item in value for node in _nodes(item)]
+    return [value] if hasattr(cls, "__chandle__") else []
+
+
+_SEQUENCES = frozenset((list, tuple, tvm.ir.Array))
+_WALKED: dict[type, tuple[str, ...]] = {}
+
+
+def _walked(node: Any) -> tuple[str, ...]:
+    """The fields that a walk descends into."""
+    names = _WALKED.get(type(node))
+    if names is None:
+        names = _WALKED[type(node)] = tuple(name for name in fields_of(node) if name not in _SKIP)
+    return names
 
 
 # ---------------------------------------------------------------------------------------------- source locations

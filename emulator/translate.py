@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from emulator import lanes
+from emulator import lanes, packed_casts
 from emulator.checks.findings import SourceLocation
 from emulator.errors import UnsupportedInstruction
 from emulator.instructions import REGISTRY, Instruction, Mods
-from emulator.lowering import Lowered, fields_of, learner_location, tvm, walk
+from emulator.lowering import Lowered, Tree, fields_of, learner_location, tvm
 from emulator.machine.address import POOL_BASE
 
 U, W, V = 0, 1, 2  # the same in the CTA / the same in each warp / may differ by lane
@@ -286,6 +286,7 @@ class Translator:
     def __init__(self, lowered: Lowered, func: Any) -> None:
         self.lowered = lowered
         self.func = func
+        self.walk = Tree().walk
         self.lines: list[tuple[int, str, int]] = []  # indent, text, site
         self.indent = 1
         self.env: dict[Any, Any] = {}
@@ -377,7 +378,7 @@ class Translator:
 
     def prepass(self) -> None:
         """Local arrays: root of every view, the widest element among the views, and whose address is taken."""
-        for node in walk(self.func.body):
+        for node in self.walk(self.func.body):
             kind = type(node).__name__
             if kind == "AllocBuffer" and str(node.buffer.ty.storage_scope) == "local":
                 self.local_roots[node.buffer] = node.buffer
@@ -404,7 +405,7 @@ class Translator:
 
         Such a kernel may run many CTAs in one strand.
         """
-        for node in walk(self.func.body):
+        for node in self.walk(self.func.body):
             kind = type(node).__name__
             if kind == "AttrStmt" and "luster" in str(getattr(node.node, "thread_tag", "")):
                 return False
@@ -966,7 +967,7 @@ class Translator:
 
     def guarded(self, cond: str, e: Any) -> Val:
         """An operand of ``if_then_else``: its memory loads run only in the lanes that take it."""
-        if self.scalar is not None or not any(type(n).__name__ == "TensorLoad" for n in walk(e)):
+        if self.scalar is not None or not any(type(n).__name__ == "TensorLoad" for n in self.walk(e)):
             return self.expr(e)
         saved_t, saved_mask = self.t, self.mask
         name = self.fresh_name("tq")
@@ -1891,13 +1892,15 @@ class Translator:
         return any(
             type(n).__name__ == "Return"
             or str(getattr(getattr(n, "op", None), "name", "")) == "tirx.thread_return"
-            for n in walk(s)
+            for n in self.walk(s)
         )
 
     def s_For(self, s: Any) -> None:
         if int(s.kind) not in (0, 3, 2, 1):
             raise self.unsupported("thread-bound loop")
         lo, extent = self.expr(s.min), self.expr(s.extent)
+        if lo.code == "0" and s.step is None and self.packed_cast(s):
+            return
         name = self.fresh_name(str(s.loop_var.name))
         region = self.scalar.id if self.scalar is not None else 0
         dtype = self.dtype_of(s.loop_var)
@@ -1919,6 +1922,43 @@ class Translator:
         self.masked_loop(
             lambda: Val(f"({name} < {end})", "bool", V), s.body, after=f"{name} = {name} + {step}"
         )
+
+    def packed_cast(self, s: Any) -> bool:
+        """Translate a loop of pairwise conversions between two local arrays as one conversion; False if it is none."""
+        cast = packed_casts.find(s, s.extent)
+        if cast is None:
+            return False
+        for inner in s.body.seq:
+            if type(inner).__name__ == "DeclBuffer":
+                self.stmt(inner)
+        destination, source = self.env.get(cast.destination), self.env.get(cast.source)
+        if not isinstance(destination, LocalView) or not isinstance(source, LocalView):
+            return False
+        if destination.array is source.array:  # a later pair may read what an earlier one has written
+            return False
+        self.set_site(s.body.seq[len(s.body.seq) - 1].span or s.span, "cuda.func_call")
+        self.location = learner_location(cast.call.span) or self.location
+        self.sites[self.site] = (self.location, "cuda.func_call")
+        name = str(cast.call.args[0].value)
+        entry = REGISTRY.get(f"device:{name}")
+        if entry is None:
+            raise self.unsupported(f"device function {name}")
+        self.note("cvt")
+        fn = self.const(name, self.bind(entry, Mods()))
+        to = self.ref_code(
+            Val(
+                "None",
+                "handle",
+                V,
+                ref=LocalRefCode(destination.array, destination.dtype, str(cast.first_destination)),
+            )
+        )
+        of = self.ref_code(
+            Val("None", "handle", V, ref=LocalRefCode(source.array, source.dtype, str(cast.first_source)))
+        )
+        self.emit(f"{self.t}.site = {self.site}")
+        self.emit(f"{fn}({self.t}, {to}, {of}, {cast.count})")
+        return True
 
     def s_While(self, s: Any) -> None:
         spins = self.polls(s)
@@ -2003,12 +2043,14 @@ class Translator:
 
     def polls(self, loop: Any) -> bool:
         """Whether a loop repeats until a value in memory changes: its condition depends on what its body loads."""
-        if any(type(n).__name__ == "TensorLoad" and self.is_memory(n.source) for n in walk(loop.condition)):
+        if any(
+            type(n).__name__ == "TensorLoad" and self.is_memory(n.source) for n in self.walk(loop.condition)
+        ):
             return True
         loaded: set[Any] = set()
         conditions = [loop.condition]
         assignments: list[tuple[Any, Any]] = []
-        for n in walk(loop):
+        for n in self.walk(loop):
             kind = type(n).__name__
             if kind == "Call":
                 name = str(getattr(n.op, "name", ""))
@@ -2030,7 +2072,7 @@ class Translator:
 
     def reads(self, e: Any, names: set[Any]) -> bool:
         """Whether an expression reads one of the variables, or polls memory itself."""
-        for n in walk(e):
+        for n in self.walk(e):
             kind = type(n).__name__
             if kind == "TensorLoad" and (n.source in names or self.is_memory(n.source)):
                 return True
@@ -2048,7 +2090,7 @@ class Translator:
                 type(n).__name__ == "Call"
                 and str(getattr(n.op, "name", "")) in ("tirx.break_loop", "tirx.thread_return")
             )
-            for n in walk(s)
+            for n in self.walk(s)
         )
 
     def is_memory(self, source: Any) -> bool:
@@ -2159,7 +2201,7 @@ class Translator:
 
     def blocks(self, s: Any) -> bool:
         """Whether warps may wait in ``s`` (a wait for TMEM columns does not count: it ends without their help)."""
-        for node in walk(s):
+        for node in self.walk(s):
             if type(node).__name__ == "Call":
                 entry = REGISTRY.get(str(getattr(node.op, "name", "")))
                 if entry is not None and entry.blocking and entry.name != "tirx.ptx.tcgen05_alloc":
@@ -2171,7 +2213,9 @@ class Translator:
         return False
 
     def blocks_in_loop(self, s: Any) -> bool:
-        return any(type(node).__name__ in ("For", "While") and self.blocks(node.body) for node in walk(s))
+        return any(
+            type(node).__name__ in ("For", "While") and self.blocks(node.body) for node in self.walk(s)
+        )
 
     def waits_apart(self, varies: bool) -> None:
         """A blocking instruction whose barrier may differ between warps: warpgroups run apart, so that none waits for
@@ -2180,7 +2224,7 @@ class Translator:
             self.add_role("tid // 128")
 
     def has_collective(self, s: Any) -> bool:
-        for node in walk(s):
+        for node in self.walk(s):
             if type(node).__name__ == "Call":
                 name = str(getattr(node.op, "name", ""))
                 entry = REGISTRY.get(name)
@@ -2190,7 +2234,7 @@ class Translator:
 
     def picks_lanes(self, condition: Any) -> bool:
         """Whether the condition is built to be true in few lanes: elect, or equality with a lane number."""
-        for node in walk(condition):
+        for node in self.walk(condition):
             kind = type(node).__name__
             if kind == "Call" and str(getattr(node.op, "name", "")) == "tirx.cuda.elect_sync":
                 return True

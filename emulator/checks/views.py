@@ -32,6 +32,7 @@ class Views:
     ) -> None:
         """``named``: (line, names of buffers that it touches), any number of times per line."""
         self._ranges = ranges
+        self._inside: set[tuple[int, int]] = set()  # what straddles() has found right
         by_name: dict[str, list[Range]] = {}
         for r in ranges:
             by_name.setdefault(r.name, []).append(r)
@@ -51,8 +52,11 @@ class Views:
 
     def straddles(self, first: int, last: int, what: str) -> Problem | None:
         """Bytes ``[first, last)`` of the pool that begin in a declared buffer and end beyond it."""
+        if (first, last) in self._inside:
+            return None
         around = [r for r in self._ranges if r.start <= first < r.stop]
         if not around or any(last <= r.stop for r in around):
+            self._inside.add((first, last))
             return None
         widest = max(around, key=lambda r: r.stop)
         return self._problem(widest, widest.stop, last, what)

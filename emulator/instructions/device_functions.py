@@ -18,35 +18,35 @@ _NUMPY = {
 }  # fmt: skip
 
 
-def _convert(dst: Any, src: Any, to: str, of: str) -> None:
-    """Convert two registers' worth of elements, round to nearest even."""
-    target, source = dst.elements(to, 2), src.elements(of, 2)
+def _convert(dst: Any, src: Any, to: str, of: str, count: int) -> None:
+    """Convert ``count`` elements (two, or all that a loop over pairs converts), round to nearest even."""
+    target, source = dst.elements(to, count), src.elements(of, count)
     if target is not None and source is not None:
         target[...] = source
     else:
-        dst.write(to, src.read(of, 2).astype(_NUMPY[to]))
+        dst.write(to, src.read(of, count).astype(_NUMPY[to]))
 
 
 @instruction("device:tvm_builtin_cast_float32x2_float16x2")
-def cast_float32x2_float16x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
+def cast_float32x2_float16x2(mods: Mods, t: Threads, dst: Any, src: Any, count: int = 2) -> None:
     """Two float32 registers to a half2 (``__float22half2_rn``), round to nearest even."""
     with np.errstate(over="ignore"):
-        _convert(dst, src, "float16", "float32")
+        _convert(dst, src, "float16", "float32", count)
 
 
 @instruction("device:tvm_builtin_cast_float32x2_bfloat16x2")
-def cast_float32x2_bfloat16x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
+def cast_float32x2_bfloat16x2(mods: Mods, t: Threads, dst: Any, src: Any, count: int = 2) -> None:
     """Two float32 registers to a bfloat162 (``__float22bfloat162_rn``), round to nearest even."""
-    _convert(dst, src, "bfloat16", "float32")
+    _convert(dst, src, "bfloat16", "float32", count)
 
 
 @instruction("device:tvm_builtin_cast_float16x2_float32x2")
-def cast_float16x2_float32x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
+def cast_float16x2_float32x2(mods: Mods, t: Threads, dst: Any, src: Any, count: int = 2) -> None:
     """A half2 to two float32 registers (``__half22float2``)."""
-    _convert(dst, src, "float32", "float16")
+    _convert(dst, src, "float32", "float16", count)
 
 
 @instruction("device:tvm_builtin_cast_bfloat16x2_float32x2")
-def cast_bfloat16x2_float32x2(mods: Mods, t: Threads, dst: Any, src: Any) -> None:
+def cast_bfloat16x2_float32x2(mods: Mods, t: Threads, dst: Any, src: Any, count: int = 2) -> None:
     """A bfloat162 to two float32 registers (``__bfloat1622float2``)."""
-    _convert(dst, src, "float32", "bfloat16")
+    _convert(dst, src, "float32", "bfloat16", count)

@@ -128,12 +128,29 @@ def operand_bytes(name: str, m: int, n: int, k: int, kwargs: dict[str, object]) 
     return (m // tile_m) * (n // int(tile_n)) * (tile_m + int(tile_n)) * k * 2
 
 
-@pytest.mark.parametrize(
-    "name", ["step6_persistent", "step7_warp_specialized", "step8_two_cta", "step9_two_consumers"]
-)
+PERSISTENT = {
+    "step6_persistent": 8,
+    "step7_warp_specialized": 4,
+    "step8_two_cta": 4,
+    "step9_two_consumers": 2,
+}
+
+
+@pytest.mark.parametrize("name", PERSISTENT)
 def test_default_grid(name: str) -> None:
+    """No more CTAs than 512 x 256 outputs give work to, and never more than there are SMs."""
+    assert emulator.compile(getattr(ladder, name)(512, 256, 128)).resources["grid"] == (
+        PERSISTENT[name],
+        1,
+        1,
+    )
+    assert emulator.compile(getattr(ladder, name)(8192, 8192, 128)).resources["grid"] == (148, 1, 1)
+
+
+@pytest.mark.parametrize("name", PERSISTENT)
+def test_a_grid_of_idle_ctas(name: str) -> None:
     """148 CTAs, most of them idle."""
-    kernel = emulator.compile(getattr(ladder, name)(512, 256, 128))
+    kernel = emulator.compile(getattr(ladder, name)(512, 256, 128, num_ctas=148))
     rng = np.random.default_rng(7)
     a, b = (
         rng.standard_normal((512, 128)).astype(np.float16),
