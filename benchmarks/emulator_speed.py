@@ -2,7 +2,8 @@
 
     python benchmarks/emulator_speed.py [--python PYTHON] [--json FILE]
 
-Everything is measured in one run, rounds interleaved, median of the rounds.  The comparison needs Triton (its
+Everything is measured in one run, rounds interleaved, after one round that does not count; median of the rounds, in
+wall time and in CPU time (which other work on the machine disturbs less).  The comparison needs Triton (its
 interpreter, TRITON_INTERPRET=1) and Numba (its CUDA simulator, NUMBA_ENABLE_CUDASIM=1); they are no dependency of the
 course, so ``--python`` names an interpreter that has them.
 
@@ -23,7 +24,10 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,11 +54,11 @@ TRITON = textwrap.dedent(
     size = int(sys.argv[1])
     a, b = torch.randn(2, size, size).half()
     d = torch.zeros(size, size, dtype=torch.float16)
-    start = time.perf_counter()
+    start = time.perf_counter(), time.process_time()
     matmul[(size // 128, size // 128)](a, b, d, size, size, size, BM=128, BN=128, BK=64)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start[0], time.process_time() - start[1]
     assert (d.float() - a.float() @ b.float().T).abs().max() < 0.5
-    print(seconds)
+    print(*seconds)
     """
 )
 
@@ -77,19 +81,30 @@ NUMBA = textwrap.dedent(
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 64, 64)).astype(np.float32)
     d = np.zeros((64, 64), np.float32)
-    start = time.perf_counter()
+    start = time.perf_counter(), time.process_time()
     gemm[(4, 4), (16, 16)](a, b, d)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start[0], time.process_time() - start[1]
     assert np.abs(d - a @ b.T).max() < 1e-3
-    print(seconds)
+    print(*seconds)
     """
 )
 
 
-def foreign(python: str, program: str, *args: str) -> float:
-    """Seconds that a program in another interpreter prints."""
+Seconds = tuple[float, float]  # wall, CPU
+
+
+def foreign(python: str, program: str, *args: str) -> Seconds:
+    """The two times that a program in another interpreter prints."""
     done = subprocess.run([python, "-c", program, *args], capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[-1])
+    wall, cpu = done.stdout.split()[-2:]
+    return float(wall), float(cpu)
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, Seconds]:
+    """What a call returns, and what it took."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = call()
+    return result, (time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def naive_gemm(size: int):
@@ -129,49 +144,63 @@ def main() -> None:
     import emulator
     from tests.kernels import gemm_ladder
 
-    rows: dict[str, list[float]] = {}
+    rows: dict[str, list[Seconds]] = {}
 
-    def note(name: str, seconds: float) -> None:
+    def note(name: str, seconds: Seconds) -> None:
         rows.setdefault(name, []).append(seconds)
 
     kernels = {}
     for size in (512, 1024):
-        start = time.perf_counter()
-        kernels[size] = emulator.compile(gemm_ladder.step9_two_consumers(size, size, size))
-        note(f"translate step 9, {size}", time.perf_counter() - start)
+        prim_func = gemm_ladder.step9_two_consumers(size, size, size)
+        kernels[size], seconds = timed(partial(emulator.compile, prim_func))
+        note(f"translate step 9, {size}", seconds)
     naive = emulator.compile(naive_gemm(64))
     rng = np.random.default_rng(0)
-    for _ in range(args.rounds):
+    for counts in range(-1, args.rounds):
         for size, kernel in kernels.items():
             a, b = rng.standard_normal((2, size, size)).astype(np.float16)
             d = np.zeros((size, size), np.float16)
-            note(f"emulator, step 9, {size}", kernel.run(a, b, d, check=False).seconds)
+            _, plain = timed(partial(kernel.run, a, b, d, check=False))
             assert np.abs(d - a.astype(np.float32) @ b.astype(np.float32).T).max() < 0.5
-            run = kernel.run(a, b, d)
+            run, checked = timed(partial(kernel.run, a, b, d))
             assert run.findings == (), run.findings
-            note(f"emulator, step 9, {size}, checked", run.seconds)
+            if counts < 0:
+                continue
+            note(f"emulator, step 9, {size}", plain)
+            note(f"emulator, step 9, {size}, checked", checked)
             if args.python:
                 note(f"Triton interpreter, {size}", foreign(args.python, TRITON, str(size)))
         a, b = rng.standard_normal((2, 64, 64)).astype(np.float32)
         d = np.zeros((64, 64), np.float32)
-        note("emulator, naive 64", naive.run(a, b, d, check=False).seconds)
+        _, plain = timed(partial(naive.run, a, b, d, check=False))
         assert np.abs(d - a @ b.T).max() < 1e-3
-        note("emulator, naive 64, checked", naive.run(a, b, d).seconds)
+        _, checked = timed(partial(naive.run, a, b, d))
+        if counts < 0:
+            continue
+        note("emulator, naive 64", plain)
+        note("emulator, naive 64, checked", checked)
         if args.python:
             note("Numba CUDA simulator, naive 64", foreign(args.python, NUMBA))
-    medians = {name: statistics.median(values) for name, values in rows.items()}
-    for name, value in medians.items():
-        print(f"{name:40s} {value * 1e3:10.1f} ms")
+    medians = {
+        name: tuple(statistics.median(v[k] for v in values) for k in range(2))
+        for name, values in rows.items()
+    }
+    print(f"{'':40s} {'wall':>10s}    {'CPU':>10s}")
+    for name, (wall, cpu) in medians.items():
+        print(f"{name:40s} {wall * 1e3:10.1f} ms {cpu * 1e3:10.1f} ms")
+
+    def ratio(slow: str, fast: str, text: str) -> None:
+        if slow in medians:
+            wall, cpu = (medians[slow][k] / medians[fast][k] for k in range(2))
+            print(f"{text}: {wall:.2f} x in wall time, {cpu:.2f} x in CPU time")
+
     for size in (512, 1024):
-        plain = medians[f"emulator, step 9, {size}"]
-        print(f"full checking costs {medians[f'emulator, step 9, {size}, checked'] / plain:.2f} x at {size}")
-        if f"Triton interpreter, {size}" in medians:
-            print(
-                f"{medians[f'Triton interpreter, {size}'] / plain:.1f} times faster than Triton's interpreter at {size}"
-            )
-    if "Numba CUDA simulator, naive 64" in medians:
-        ratio = medians["Numba CUDA simulator, naive 64"] / medians["emulator, naive 64"]
-        print(f"{ratio:.0f} times faster than Numba's CUDA simulator")
+        plain_name = f"emulator, step 9, {size}"
+        ratio(f"{plain_name}, checked", plain_name, f"{size}: full checking costs")
+        ratio(f"Triton interpreter, {size}", plain_name, f"{size}: faster than Triton's interpreter")
+    ratio(
+        "Numba CUDA simulator, naive 64", "emulator, naive 64", "naive 64: faster than Numba's CUDA simulator"
+    )
     if args.json:
         args.json.write_text(json.dumps(medians, indent=1))
 

@@ -217,6 +217,13 @@ class Threads:
             return [(warps[k], value) for k in positions]
         return [(warps[k], value[first[k]].item()) for k in positions]
 
+    def common(self, value: Any) -> Any:
+        """The one value that all active lanes have, as a scalar; ``value`` itself when they differ or none is active."""
+        if not (isinstance(value, np.ndarray) and value.ndim):
+            return value
+        active = value if self.mask is None else value[self.mask]
+        return active[0].item() if active.size and bool((active == active[0]).all()) else value
+
     def as_vector(self, value: Any, dtype: Any = np.int64) -> np.ndarray:
         """``value`` as an array of ``count`` lanes."""
         if isinstance(value, np.ndarray) and value.ndim:

@@ -164,9 +164,11 @@ def _grouped(
     t: Threads, address: Any, *values: Any
 ) -> list[tuple[Mbarrier, tuple[Any, ...], int, list[int]]]:
     """(barrier, operand values, executing threads, warps) per distinct barrier and operands."""
+    if t.lane is None:
+        address, *values = (t.common(v) for v in (address, *values))  # type: ignore[assignment]
     if t.lane is not None or not any(hasattr(v, "ndim") and v.ndim for v in (address, *values)):
         bar = _barrier(t, int(address))
-        return [(bar, values, t.active_count(), t.active_warps())]
+        return [(bar, tuple(values), t.active_count(), t.active_warps())]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     rows = t.rows(t.as_vector(t.tid), address, *values)
     for tid, addr, *vals in rows:
