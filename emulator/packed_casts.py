@@ -58,7 +58,7 @@ def find(loop: Any, extent: Any) -> PackedCast | None:
         return None
     places = []
     for pointer in pointers:
-        load = pointer.args[0] if str(getattr(pointer.op, "name", "")) == "tirx.address_of" else None
+        load: Any = pointer.args[0] if str(getattr(pointer.op, "name", "")) == "tirx.address_of" else None
         if type(load).__name__ != "TensorLoad" or load.source in scratch or len(load.indices) != 1:
             return None
         at = [_index(load.indices[0], loop.loop_var, f, bound) for f in range(rounds)]
