@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from emulator import instructions
-from emulator.checks.bank_conflicts import AccessStatistics
+from emulator.checks.bank_conflicts import AccessStatistics, Pattern
 from emulator.checks.findings import Finding, FindingLog, SourceLocation
 from emulator.counters import MAXIMA
 from emulator.errors import DeviceFault, LaunchError
@@ -39,6 +39,7 @@ class Access:
         requests: warp-level accesses. passes: wavefronts (shared) or 32-byte sectors (global) they took.
         ideal: the fewest possible.
         degree, bank, lanes: the worst bank conflict: lanes that want different words of one bank (shared only).
+        pattern: the addresses of the access with that conflict, of the first access where none has one (shared only).
     """
 
     location: SourceLocation | None
@@ -50,6 +51,7 @@ class Access:
     degree: int = 1
     bank: int = 0
     lanes: tuple[int, ...] = ()
+    pattern: Pattern | None = None
 
     @property
     def per_request(self) -> float:
@@ -340,12 +342,13 @@ def _collect_accesses(
                 totals.degree,
                 totals.bank,
                 totals.lanes,
+                totals.pattern,
             )
             if old is not None:
-                worst = max(row, old, key=lambda a: a.degree)
+                worst = max(old, row, key=lambda a: a.degree)
                 row = Access(
                     location, space, write, old.requests + row.requests, old.passes + row.passes, old.ideal + row.ideal,
-                    worst.degree, worst.bank, worst.lanes,
+                    worst.degree, worst.bank, worst.lanes, worst.pattern,
                 )  # fmt: skip
             merged[location, write] = row
         for row in merged.values():

@@ -3,7 +3,8 @@
 SMEM has 32 banks of 4 bytes. A warp's access is served in groups of lanes that together move at most 128
 bytes: the whole warp up to 4 bytes per lane, half a warp at 8, a quarter at 16. A group takes as many
 wavefronts as the busiest bank has distinct 4-byte words; lanes that want the same word share it (CUDA
-programming guide, "Shared memory"). Global memory moves 32-byte sectors; a warp's request touches a number of
+programming guide, "Shared memory"). ldmatrix and stmatrix move 16-byte rows whose addresses the lanes give, eight
+rows of one matrix at a time, so they are served like a 16-byte access of the lanes that give addresses. Global memory moves 32-byte sectors; a warp's request touches a number of
 them, and the fewest possible is its bytes divided by 32.
 """
 
@@ -43,6 +44,11 @@ class Conflict:
     lanes: tuple[int, ...]
 
 
+def lanes_per_group(nbytes: int) -> int:
+    """How many neighbouring lanes are served together: those that move 128 bytes, or the whole warp."""
+    return 32 * BANK_BYTES // max(nbytes, BANK_BYTES)
+
+
 def shared_conflict(addr: IntArray, nbytes: int, lanes: IntArray | None = None) -> Conflict:
     """Conflicts of one warp.
 
@@ -57,10 +63,9 @@ def shared_conflict(addr: IntArray, nbytes: int, lanes: IntArray | None = None) 
     lane = np.arange(len(addr)) if lanes is None else np.asarray(lanes).reshape(-1)
     if len(addr) > 32 or len(lane) != len(addr):
         raise ValueError(f"one warp has at most 32 lanes, got {len(addr)} addresses for {len(lane)} lanes")
-    lanes_per_group = 32 * BANK_BYTES // max(nbytes, BANK_BYTES)
     words_per_lane = max(1, nbytes // BANK_BYTES)
     word = (addr // BANK_BYTES)[:, None] + np.arange(words_per_lane)
-    group = np.broadcast_to((lane // lanes_per_group)[:, None], word.shape)
+    group = np.broadcast_to((lane // lanes_per_group(nbytes))[:, None], word.shape)
     total = ideal = 0
     degree, bank, colliding = 1, 0, ()
     for g in np.unique(group).tolist():
@@ -88,6 +93,29 @@ def global_sectors(addr: IntArray, nbytes: int) -> tuple[int, int]:
     return sectors, -(-distinct_bytes // SECTOR_BYTES)
 
 
+@dataclass(frozen=True)
+class Pattern:
+    """The addresses of one warp's SMEM access.
+
+    Attributes:
+        lanes: the lanes that give an address. addresses: their byte addresses in the CTA's SMEM, same order.
+        nbytes: bytes per lane.
+    """
+
+    lanes: tuple[int, ...]
+    addresses: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """Positions in ``lanes`` that are served together."""
+        size = lanes_per_group(self.nbytes)
+        return [
+            [i for i, lane in enumerate(self.lanes) if lane // size == group]
+            for group in sorted({lane // size for lane in self.lanes})
+        ]
+
+
 @dataclass
 class Totals:
     """Sums over the accesses of one statement.
@@ -96,6 +124,7 @@ class Totals:
         requests: warp-level accesses. passes: wavefronts (SMEM) or sectors (GMEM). ideal: the fewest
             possible.
         degree, bank, lanes: the worst bank conflict seen (SMEM only).
+        pattern: the addresses of that access, or of the first one if none has a conflict (SMEM only).
     """
 
     requests: int = 0
@@ -104,6 +133,7 @@ class Totals:
     degree: int = 1
     bank: int = 0
     lanes: tuple[int, ...] = ()
+    pattern: Pattern | None = None
 
 
 @dataclass
@@ -133,8 +163,10 @@ class AccessStatistics:
         totals.requests += 1
         totals.passes += conflict.wavefronts
         totals.ideal += conflict.ideal
-        if conflict.degree > totals.degree:
+        if totals.pattern is None or conflict.degree > totals.degree:
             totals.degree, totals.bank, totals.lanes = conflict.degree, conflict.bank, conflict.lanes
+            who = range(len(addr)) if lane is None else lane.tolist()
+            totals.pattern = Pattern(tuple(who), tuple(addr.tolist()), nbytes)
         return conflict
 
     def add_global(self, site: int, addr: IntArray, nbytes: int) -> int:

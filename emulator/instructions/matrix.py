@@ -71,6 +71,10 @@ def _row_access(
         if len(lanes) != t.count:
             who = who.select(lanes)
         (hb.smem_write if write else hb.smem_read)(who, cta.rank, offsets, 16, t.rd_site, what=what)
+    statistics = t.cta.machine.statistics
+    if statistics is not None:
+        for row in offsets.reshape(len(positions), rows):
+            statistics.add_shared(2 * t.site + write, row, 16)
     return cta.view(_ROW), (offsets // 16).reshape(len(positions), rows), positions
 
 

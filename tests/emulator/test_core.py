@@ -9,6 +9,7 @@ import pytest
 from tvm.script import tirx as T
 
 import emulator
+from emulator.checks.bank_conflicts import shared_conflict
 
 
 def one(findings, code):
@@ -369,6 +370,41 @@ def test_profile_counts_conflicts_and_sectors_on_the_learners_lines():
     lint = one(run.findings, "smem.bank-conflict")
     assert lint.strength == "lint"
     assert lint.locations[0] == shared[1].location
+    pattern = shared[1].pattern
+    assert pattern is not None and pattern.nbytes == 4 and pattern.lanes == tuple(range(32))
+    assert pattern.addresses == tuple(pattern.addresses[0] + 128 * lane for lane in range(32))
+    assert pattern.groups == [list(range(32))]
+
+
+@pytest.mark.parametrize("stride", [16, 32, 64, 128, 144])
+def test_profile_counts_the_rows_of_ldmatrix_and_stmatrix(stride: int):
+    """Eight rows of a matrix are served together: eight lanes that access 16 bytes. x2 looks at lanes 0 to 15 only."""
+
+    @T.prim_func
+    def rows(D: T.Buffer((32,), "uint32")):
+        T.device_entry()
+        T.cta_id([1])
+        lane = T.thread_id([32])
+        s = T.alloc_shared((8 * stride,), "uint32")
+        for i in T.serial(stride // 4):
+            s[i * 32 + lane] = T.uint32(0)
+        T.cuda.warp_sync()
+        r = T.alloc_local((4,), "uint32")
+        T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"](
+            r[0], r[1], r[2], r[3], s.ptr_to([lane * (stride // 4)])
+        )
+        T.cuda.warp_sync()
+        T.ptx["stmatrix.sync.aligned.m8n8.x2.trans.shared.b16"](s.ptr_to([lane * (stride // 4)]), r[0], r[1])
+        D[lane] = r[3]
+
+    run = emulator.compile(rows).run(np.zeros(32, np.uint32), profile=True)
+    assert run.ok
+    want = shared_conflict(np.arange(8) * stride, 16)
+    found = [x for x in run.accesses if x.space == "shared" and x.pattern.nbytes == 16]
+    assert [(x.write, x.requests, x.passes, x.ideal, x.degree, len(x.pattern.groups)) for x in found] == [
+        (False, 1, 4 * want.wavefronts, 4 * want.ideal, want.degree, 4),
+        (True, 1, 2 * want.wavefronts, 2 * want.ideal, want.degree, 2),
+    ]
 
 
 def test_a_strided_access_takes_more_sectors():
