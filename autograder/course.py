@@ -26,6 +26,8 @@ CHECK_KINDS = (
     "synchronization",
     "mechanism",
     "coalescing",
+    "bank_conflicts",
+    "functions",
     "resources",
 )
 INPUT_FAMILIES = (
@@ -39,7 +41,8 @@ INPUT_FAMILIES = (
     "distinct",
     "extremes",
 )
-ORACLES = ("add", "double", "gemm_nn", "gemm_nt")
+ORACLES = ("add", "double", "gemm_nn", "gemm_nt", "transpose")
+FUNCTIONS = ("swizzle_32", "swizzle_64", "swizzle_128")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 GradeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]+$")]
@@ -139,12 +142,14 @@ class Check(_Strict):
     """One graded check. `at_least` belongs to mechanism (counters), `at_most` to mechanism and resources.
 
     Bounds of counters may depend on the problem size; `fixes` says, by counter, what to do where one is broken.
-    `times_ideal` belongs to coalescing: how many times the fewest possible sectors an access may touch.
+    `times_ideal` belongs to coalescing and bank_conflicts: how many times the fewest possible sectors an access may
+    touch, or wavefronts it may take.
     """
 
     id: Literal[
-        "predictions", "build", "correctness", "synchronization", "mechanism", "coalescing", "resources"
-    ]
+        "predictions", "build", "correctness", "synchronization", "mechanism", "coalescing", "bank_conflicts",
+        "functions", "resources",
+    ]  # fmt: skip
     title: Text
     points: Points
     looks_at: Text
@@ -166,8 +171,8 @@ class Check(_Strict):
         moving = [name for name, most in self.at_most.items() if isinstance(most, str)]
         if moving and self.id == "resources":
             raise ValueError(f"at_most.{moving[0]}: a resource is bounded by a number")
-        if (self.times_ideal is not None) != (self.id == "coalescing"):
-            raise ValueError("times_ideal and the check 'coalescing' belong together")
+        if (self.times_ideal is not None) != (self.id in ("coalescing", "bank_conflicts")):
+            raise ValueError("times_ideal and the checks 'coalescing' and 'bank_conflicts' belong together")
         return self
 
 
@@ -204,12 +209,23 @@ class Roofline(_Strict):
     source: Text
 
 
+class Function(_Strict):
+    """An integer function that the solution cell defines, of one argument from 0 to domain - 1.
+
+    `reference` names what it must be equal to.
+    """
+
+    name: Name
+    domain: Annotated[int, Field(gt=0, le=1 << 16)]
+    reference: Literal["swizzle_32", "swizzle_64", "swizzle_128"]
+
+
 class KernelSpec(_Strict):
     """A further kernel of an exercise, with the keys that the exercise itself has for its first one."""
 
     builder: Builder
     tensors: Annotated[list[Tensor], Field(min_length=1)]
-    oracle: Literal["add", "double", "gemm_nn", "gemm_nt"]
+    oracle: Literal["add", "double", "gemm_nn", "gemm_nt", "transpose"]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
     flop: list[Positive | Name] = []
@@ -220,7 +236,8 @@ class Exercise(_Strict):
 
     `more_kernels` are built, run and compared after the first kernel, which the exercise itself describes.
     `continues` names the exercise whose kernel the learner brings along.
-    `flop` multiplies up to the floating-point operations of one launch.
+    `flop` multiplies up to the floating-point operations of one launch. `functions` are run where the submission
+    is, as tables of integers; the check 'functions' looks at them.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")]
@@ -231,12 +248,13 @@ class Exercise(_Strict):
     arch: Literal["sm_90a", "sm_100a"]
     builder: Builder
     tensors: Annotated[list[Tensor], Field(min_length=1)]
-    oracle: Literal["add", "double", "gemm_nn", "gemm_nt"]
+    oracle: Literal["add", "double", "gemm_nn", "gemm_nt", "transpose"]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
     flop: list[Positive | Name] = []
     continues: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")] | None = None
     more_kernels: list[KernelSpec] = []
+    functions: list[Function] = []
     roofline: Roofline | None = None
     checks: Annotated[list[Check], Field(min_length=1)]
     questions: list[Question] = []
@@ -314,6 +332,7 @@ class Exercise(_Strict):
             ("case", [c.id for kernel in self.kernels for c in kernel.cases]),
             ("check", [str(c.id) for c in self.checks]),
             ("question", [q.id for q in self.questions]),
+            ("function", [f.name for f in self.functions]),
         ):
             twice = next((n for n in names if names.count(n) > 1), None)
             if twice is not None:
@@ -326,6 +345,8 @@ class Exercise(_Strict):
                 _known(f"case '{case.id}', params", case.params, list(owner.builder.params), "builder has")
         for kernel in self.kernels:
             kernel._kernel_is_consistent()
+        if bool(self.functions) != (self.check("functions") is not None):
+            raise ValueError("functions and the check 'functions' belong together")
         mechanism = self.check("mechanism")
         observed = [n for n in OBSERVABLES if mechanism and n in {**mechanism.at_least, **mechanism.at_most}]
         if observed and not any(case.quick and case.schedule == "late" for case in self.cases):

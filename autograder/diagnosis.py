@@ -78,13 +78,13 @@ class Diagnosis:
         found = re.search(pattern, self.submission.source, re.MULTILINE)
         return self._here(self.submission.source.count("\n", 0, found.end()) + 1) if found else None
 
-    def ended(self, ended: ChildEnded) -> Failure:
-        """The submission's process ended without a result."""
-        name, limits = self.exercise.builder.name, self.limits
+    def ended(self, ended: ChildEnded, function: str | None = None) -> Failure:
+        """The submission's process ended while it ran the builder, or a function of the exercise."""
+        name, limits = function or self.exercise.builder.name, self.limits
         place = f"{name} or the code around it"
         if ended.end is End.TIMEOUT:
             return yours(
-                f"no kernel after {limits.build_seconds:g} s: {place} does not come to an end",
+                f"no {'table' if function else 'kernel'} after {limits.build_seconds:g} s: {place} does not come to an end",
                 "look for a Python loop that never stops; the kernel itself is not run here",
             )
         if ended.end is End.OUTPUT:
@@ -118,6 +118,29 @@ class Diagnosis:
             f"the code ended its process (exit status {status}) before {name} returned",
             f"return the kernel from {name}",
         )
+
+    def table_failure(self, name: str, header: dict[str, Any]) -> Failure:
+        """The builder's process said why a function of the exercise has no table."""
+        line, argument = header.get("line"), header.get("argument")
+        here = self._here(line) if isinstance(line, int) else self._definition(name)
+        call = f"{name}({argument})" if isinstance(argument, int) else name
+        what, message = self._words(header.get("type", "")), self._words(header.get("message", ""))
+        match header.get("kind"):
+            case "function_missing":
+                return yours(f"there is no function {name}", f"define {name}; its name is fixed")
+            case "function_not_callable":
+                found = _article(self._words(header.get("returned", "")))
+                return yours(f"{name} is {found}, not a function", f"define {name}(offset)", here)
+            case "no_integer":
+                returned = self._words(header.get("returned", ""))
+                return yours(
+                    f"{call} returns {returned}, not an integer of 64 bits", "return an integer", here
+                )
+            case "exit":
+                return yours(
+                    f"{call} called sys.exit({message})", "remove it; return an integer instead", here
+                )
+        return yours(f"{call} fails with {what}: {message}" if message else f"{call} fails: {what}", "", here)
 
     def build_failure(self, header: dict[str, Any]) -> Failure:
         """The builder's process said why there is no PrimFunc."""

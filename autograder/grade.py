@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder import __version__
-from autograder.checks import CaseRun, Compiled, Outcome, run_checks
-from autograder.checks.coalescing import observations
+from autograder.checks import CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
 from autograder.checks.synchronization import lints
 from autograder.course import Case, Exercise, Limits
 from autograder.diagnosis import (
@@ -115,7 +114,7 @@ def _run(session: _Session, pump: Pump, settings: Settings) -> None:
     try:
         started = time.perf_counter()
         try:
-            graphs = receive_prim_funcs(pump, builder, session.diagnosis)
+            graphs = receive_prim_funcs(pump, builder, session.diagnosis, session.outcome.tables)
         finally:
             session.seconds["build"] = time.perf_counter() - started
             session.printed = builder.tail[-_KEPT_OUTPUT:]
@@ -179,7 +178,7 @@ def _most(one: dict[str, int] | None, other: dict[str, int]) -> dict[str, int]:
 def _run_cases(session: _Session, pump: Pump, machine: Child, oracle: Child) -> None:
     """Every case: inputs from the oracle, launch on the machine, output to the oracle, verdict back."""
     limits, outcome = session.limits, session.outcome
-    profile = session.exercise.check("coalescing") is not None
+    profile = any(session.exercise.check(kind) for kind in ("coalescing", "bank_conflicts"))
     for number, (kernel, case) in enumerate(session.cases):
         inputs = _ask(session, pump, oracle, limits.start_seconds, "making the inputs")
         seed = (session.seed + number) % 2**32
@@ -257,7 +256,7 @@ def _report(session: _Session, next_step: str | None = None) -> GradeReport:
             kind=submission.kind, name=submission.name, sha256=submission.sha256, cell=submission.cell
         ),
         checks=checks,
-        notes=[*observations(outcome), *lints(outcome)],
+        notes=[*coalescing.observations(outcome), *bank_conflicts.observations(outcome), *lints(outcome)],
         output=printed_by_submission(clean(session.diagnosis.own_name(session.printed))),
         versions={"autograder": __version__, "python": platform.python_version(), **session.versions},
         seconds={name: round(value, 3) for name, value in session.seconds.items()},

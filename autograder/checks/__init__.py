@@ -16,6 +16,7 @@ from autograder.amounts import evaluate
 from autograder.course import Check, Exercise
 from autograder.diagnosis import Diagnosis, Failure
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
+from autograder.runner.build import Table
 from autograder.submission import Submission, split_lines
 from emulator.counters import OBSERVABLES
 
@@ -64,7 +65,7 @@ class Outcome:
     """Everything a grade has seen. `build_failure` and `run_failure` tell how far it came.
 
     `compiled` has one entry per kernel of the exercise; `resources` is the most that any of them occupies;
-    `planned` is the number of launches that there should be.
+    `planned` is the number of launches that there should be, `tables` holds what the functions returned.
     """
 
     diagnosis: Diagnosis
@@ -74,6 +75,7 @@ class Outcome:
     compiled: list[Compiled] = field(default_factory=list)
     planned: int = 0
     runs: list[CaseRun] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict)
 
     @property
     def exercise(self) -> Exercise:
@@ -105,7 +107,9 @@ class Outcome:
     def lines_in_builder(self, pattern: str) -> list[Location]:
         """`lines_with`, inside of the function that builds the kernel."""
         name = self.exercise.builder.name
-        defined = [node for node in self._nodes() if isinstance(node, ast.FunctionDef) and node.name == name]
+        defined = [
+            node for node in self.statements() if isinstance(node, ast.FunctionDef) and node.name == name
+        ]
         return [place for place in self.lines_with(pattern) if any(_holds(node, place) for node in defined)]
 
     def around(self, places: list[Location]) -> list[Location]:
@@ -114,7 +118,7 @@ class Outcome:
         kinds = (ast.If, ast.For, ast.While)
         heads = {
             node.lineno
-            for node in self._nodes()
+            for node in self.statements()
             if isinstance(node, kinds) and any(_holds(node, place) for place in own)
         }
         heads -= {place.line for place in own}
@@ -123,7 +127,7 @@ class Outcome:
             key=lambda place: (place.file, place.line),
         )
 
-    def _nodes(self) -> list[ast.AST]:
+    def statements(self) -> list[ast.AST]:
         """The syntax tree of the submission; nothing where it has none."""
         try:
             return list(ast.walk(ast.parse(self.submission.source)))
@@ -194,9 +198,11 @@ def check(function: CheckFunction) -> CheckFunction:
 def run_checks(outcome: Outcome) -> list[CheckResult]:
     """All checks of the exercise, in the order of course.yaml."""
     from autograder.checks import (  # noqa: F401
+        bank_conflicts,
         build,
         coalescing,
         correctness,
+        functions,
         mechanism,
         predictions,
         resources,

@@ -38,8 +38,9 @@ def synchronization(check: Check, outcome: Outcome) -> CheckResult:
 
 
 def lints(outcome: Outcome) -> list[Evidence]:
-    """Findings that cost nothing. What the check `coalescing` judges is no finding here."""
-    judged = ("gmem.uncoalesced",) if outcome.exercise.check("coalescing") else ()
+    """Findings that cost nothing. What the checks `coalescing` and `bank_conflicts` judge is no finding here."""
+    by_check = {"coalescing": "gmem.uncoalesced", "bank_conflicts": "smem.bank-conflict"}
+    judged = [code for kind, code in by_check.items() if outcome.exercise.check(kind)]
     found = [(f, runs) for f, runs in distinct(outcome.runs, ("lint",)) if f["code"] not in judged]
     return [finding_evidence(f, outcome, runs, "lint") for f, runs in found]
 

@@ -61,6 +61,7 @@ class Grid(_Model):
         row_axis, column_axis: what the rows and columns are, e.g. `row`, `bank`.
         marked: [row, column] of the cells to point at, the most telling one first.
         note: one line below the grid.
+        text: what the terminal shows instead of a part of the cells.
     """
 
     title: str
@@ -72,6 +73,7 @@ class Grid(_Model):
     column_axis: str = ""
     marked: list[tuple[int, int]] = []
     note: str = ""
+    text: list[str] = []
 
     @model_validator(mode="after")
     def _fits(self) -> Grid:

@@ -135,7 +135,7 @@ def _colour(grid: Grid, i: int, j: int) -> str:
 
 
 def text_lines(grids: Sequence[Grid], width: int) -> Iterator[str]:
-    """The neighbourhood of the first marked cell of each grid, side by side where `width` allows it.
+    """The neighbourhood of the first marked cell of each grid, or its own text, side by side where `width` allows it.
 
     Marked cells stand in [brackets]. All grids show the same window, so that they can be compared.
     """
@@ -153,7 +153,10 @@ def text_lines(grids: Sequence[Grid], width: int) -> Iterator[str]:
 
 
 def _block(grid: Grid, row: int, column: int) -> list[str]:
-    """Text lines of equal length: title, column names, one line per row."""
+    """Text lines of equal length: the grid's own text, or title, column names, one line per row."""
+    if grid.text:
+        longest = max(len(line) for line in grid.text)
+        return [f"{line:<{longest}}" for line in grid.text]
     top = _start(row, len(grid.cells), TEXT_ROWS)
     left = _start(column, max((len(r) for r in grid.cells), default=0), TEXT_COLUMNS)
     marked = {(i, j) for i, j in grid.marked}

@@ -1,11 +1,13 @@
-"""Run a submission in the builder's process and bring its PrimFuncs back as inert JSON."""
+"""Run a submission in the builder's process and bring its PrimFuncs back as inert JSON, its functions as tables."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from array import array
+from dataclasses import dataclass, replace
 
-from autograder.diagnosis import SNAPSHOT, Diagnosis, Stopped, machines, with_last_line
+from autograder.diagnosis import SNAPSHOT, Diagnosis, Failure, Stopped, machines, with_last_line
+from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, Pump
 
 MAX_GRAPH_BYTES = 64 << 20
@@ -29,6 +31,7 @@ def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
     )
     request = {
         "source": str(source),
+        "functions": [{"name": function.name, "domain": function.domain} for function in exercise.functions],
         "builders": [kernel.builder.model_dump() for kernel in exercise.kernels],
         "memory_mib": limits.memory_mib,
         "cpu_seconds": limits.build_seconds,
@@ -38,20 +41,41 @@ def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
     return builder
 
 
-def receive_prim_funcs(pump: Pump, builder: Child, diagnosis: Diagnosis) -> list[bytes]:
-    """The graph JSON of each kernel's PrimFunc. The builder's whole process tree is dead when this returns.
+@dataclass(frozen=True)
+class Table:
+    """A function of the submission at 0, 1, ...: its values, or why there are none."""
+
+    values: tuple[int, ...] = ()
+    failure: Failure | None = None
+
+
+def receive_prim_funcs(
+    pump: Pump, builder: Child, diagnosis: Diagnosis, tables: dict[str, Table] | None = None
+) -> list[bytes]:
+    """The graph JSON of each kernel's PrimFunc; `tables` gets one entry per function of the exercise.
+
+    The builder's whole process tree is dead when this returns.
 
     Raises:
-        Stopped: there is none; the failure says why and whose fault that is.
+        Stopped: there is no PrimFunc; the failure says why and whose fault that is.
     """
+    tables = {} if tables is None else tables
+    graphs = []
     try:
         pump.receive(builder, diagnosis.limits.start_seconds)
     except ChildEnded as ended:
         message = with_last_line(f"the process for the submission did not start ({ended.end})", builder)
         raise Stopped(machines(message, builder.tail)) from None
     deadline = time.monotonic() + diagnosis.limits.build_seconds
-    graphs = []
     try:
+        for function in diagnosis.exercise.functions:
+            try:
+                frame = pump.receive(builder, deadline - time.monotonic())
+            except ChildEnded as ended:
+                raise Stopped(diagnosis.ended(ended, function.name)) from None
+            if frame.stage not in ("table", "no_table"):
+                raise Stopped(diagnosis.build_failure(frame.header))
+            tables[function.name] = _table(frame, function.name, function.domain, diagnosis)
         for kernel in diagnosis.exercise.kernels:
             own = replace(diagnosis, exercise=kernel)
             try:
@@ -64,3 +88,9 @@ def receive_prim_funcs(pump: Pump, builder: Child, diagnosis: Diagnosis) -> list
     finally:
         pump.kill(builder)
     return graphs
+
+
+def _table(frame: Frame, name: str, domain: int, diagnosis: Diagnosis) -> Table:
+    if frame.stage == "table" and len(frame.raw) == 8 * domain:
+        return Table(tuple(array("q", frame.raw)))
+    return Table(failure=diagnosis.table_failure(name, frame.header))

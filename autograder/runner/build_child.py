@@ -3,12 +3,16 @@
 Nothing in this process is worth stealing or changing: it holds no inputs, no reference, no tolerance and no
     grader state, and what it sends is only data for the next process. Standard input brings one frame:
 
-    {"source": path, "builders": [{"name": ..., "params": {...}}, ...], "memory_mib": n, "cpu_seconds": s,
-     "writable": folder}
+    {"source": path, "functions": [{"name": ..., "domain": n}, ...],
+     "builders": [{"name": ..., "params": {...}}, ...], "memory_mib": n, "cpu_seconds": s, "writable": folder}
 
-The channel carries {"stage": "ready"} when the watchdog may start counting, then for each builder one of
+The channel carries {"stage": "ready"} when the watchdog may start counting, then for each function one of
 
-    {"stage": "built"} + graph JSON          {"stage": "failed", "kind": ..., "message": ..., "line": ...}
+    {"stage": "table"} + f(0) to f(domain - 1), int64      {"stage": "no_table", "kind": ..., "message": ..., "line": ...}
+
+which is computed once the whole submission has run, then for each builder one of
+
+    {"stage": "built"} + graph JSON                        {"stage": "failed", "kind": ..., "message": ..., "line": ...}
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ def main(channel: int) -> None:
     _send(channel, encode({"stage": "ready"}))
     try:
         namespace = _import(request["source"])
+        for function in request["functions"]:
+            _send(channel, _table(namespace, function["name"], function["domain"], request["source"]))
         for builder in request["builders"]:
             _send(channel, _build(namespace, builder["name"], builder["params"]))
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the submission included
@@ -81,6 +87,30 @@ def _build(namespace: dict[str, Any], name: str, params: dict[str, Any]) -> byte
         return encode({"stage": "built"}, dump(result).encode())
     except NotAKernel as error:
         raise Refused("not_a_kernel", message=str(error)) from None
+
+
+def _table(namespace: dict[str, Any], name: str, domain: int, source: str) -> bytes:
+    """A function of the submission at 0 to domain - 1. What goes wrong here does not stop the builders."""
+    import operator
+    from array import array
+
+    argument = None
+    try:
+        function = namespace.get(name)
+        if function is None:
+            raise Refused("function_missing")
+        if not callable(function):
+            raise Refused("function_not_callable", returned=_type_name(function))
+        values = array("q")
+        for argument in range(domain):
+            value = function(argument)
+            try:
+                values.append(operator.index(value))
+            except (TypeError, OverflowError):
+                raise Refused("no_integer", returned=_text(repr(value))[:80]) from None
+    except (Exception, SystemExit) as error:
+        return encode({"stage": "no_table", "argument": argument, **_describe(error, source)})
+    return encode({"stage": "table"}, values.tobytes())
 
 
 def _import(source: str) -> dict[str, Any]:

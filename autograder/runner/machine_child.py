@@ -161,7 +161,9 @@ def _operations(kernel: Any) -> list[dict[str, Any]]:
 
 
 def _accesses(run: Any) -> list[dict[str, Any]]:
-    """How each load and store used the memory: line, space, requests, passes taken and fewest possible."""
+    """How each load and store used the memory: line, space, requests, passes taken and fewest possible, and for
+    shared memory the lanes and addresses of its worst request.
+    """
     return [
         {
             "file": access.location.file,
@@ -171,10 +173,24 @@ def _accesses(run: Any) -> list[dict[str, Any]]:
             "requests": int(access.requests),
             "passes": int(access.passes),
             "ideal": int(access.ideal),
+            "pattern": _pattern(access),
         }
         for access in run.accesses
         if access.location is not None
     ]
+
+
+def _pattern(access: Any) -> dict[str, Any] | None:
+    """Which lanes gave which byte addresses, how many bytes each, and which of them are served together."""
+    pattern = access.pattern
+    if pattern is None:
+        return None
+    return {
+        "lanes": [int(lane) for lane in pattern.lanes],
+        "addresses": [int(address) for address in pattern.addresses],
+        "bytes": int(pattern.nbytes),
+        "groups": pattern.groups,
+    }
 
 
 def _named(buffers: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:

@@ -90,7 +90,8 @@ class _Judge:
 
         import autograder.oracles.doubling
         import autograder.oracles.elementwise
-        import autograder.oracles.gemm  # noqa: F401  registers its references
+        import autograder.oracles.gemm
+        import autograder.oracles.transposing  # noqa: F401  registers its references
 
         torch.set_num_threads(1)
         self.versions = {"torch": torch.__version__}

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from autograder.course import Exercise, Limits
+from autograder.course import Exercise, Function, Limits
 from autograder.diagnosis import Diagnosis, Failure, Stopped
 from autograder.report.model import Fault
 from autograder.runner import build_child
-from autograder.runner.build import receive_prim_funcs, start_builder
+from autograder.runner.build import Table, receive_prim_funcs, start_builder
 from autograder.runner.limits import landlock_version
 from autograder.runner.process import Pump
 from autograder.runner.tvm_import import import_tvm
@@ -240,3 +240,92 @@ def test_torch_can_be_imported_by_a_submission(build: Build) -> None:
     failure = build("import torch\nraise Exception(torch.ones(3).sum().item())\n", build_seconds=60)
     assert isinstance(failure, Failure)
     assert "Exception: 3.0" in failure.message
+
+
+# Integer functions ------------------------------------------------------------------------------
+
+Tables = Callable[..., tuple[dict[str, Table], Failure | None]]
+LONG = "def {0}(offset):\n    return offset * 2\n"
+
+
+@pytest.fixture
+def tables(exercise: Exercise, limits: Limits) -> Tables:
+    """Run a cell's text with the functions of the given names: their tables, and why there is no kernel."""
+
+    def run(source: str, *names: str, **changes: Any) -> tuple[dict[str, Table], Failure | None]:
+        functions = [Function(name=name, domain=64, reference="swizzle_32") for name in names]
+        submission = Submission("exercise_05.ipynb", source, 6, "kernel")
+        own = exercise.model_copy(update={"functions": functions})
+        diagnosis = Diagnosis(own, submission, limits.model_copy(update=changes))
+        found: dict[str, Table] = {}
+        with Pump() as pump:
+            try:
+                receive_prim_funcs(pump, start_builder(pump, diagnosis), diagnosis, found)
+            except Stopped as stopped:
+                return found, stopped.failure
+        return found, None
+
+    return run
+
+
+def test_functions_come_back_as_tables_and_leave_the_kernel_alone(tables: Tables) -> None:
+    source = (
+        SMALL_KERNEL
+        + LONG.format("twice")
+        + "def none(offset):\n    if offset < 3:\n        return offset\n"
+        + "def huge(offset):\n    return 1 << 60 + offset\n"
+        + "def half(offset):\n    return offset / 2\n"
+        + "def raising(offset):\n    return 1 // (5 - offset)\n"
+        + "def leaving(offset):\n    raise SystemExit(3)\n"
+        + "def greedy(offset, more):\n    return 1\n"
+        + "number = 7\n"
+        + "from numpy import int32 as numpys\n"
+    )
+    names = ("twice", "none", "huge", "half", "raising", "leaving", "greedy", "number", "missing", "numpys")
+    found, failure = tables(source, *names)
+    assert failure is None and list(found) == list(names)
+    assert found["twice"] == Table(tuple(range(0, 128, 2)))
+    assert found["numpys"] == Table(tuple(range(64)))
+    messages = {
+        "none": "none(3) returns None, not an integer of 64 bits",
+        "huge": "huge(3) returns 9223372036854775808, not an integer of 64 bits",
+        "half": "half(0) returns 0.0, not an integer of 64 bits",
+        "raising": "raising(5) fails with ZeroDivisionError: integer division or modulo by zero",
+        "leaving": "leaving(0) called sys.exit(3)",
+        "greedy": "greedy(0) fails with TypeError: ",
+        "number": "number is an int, not a function",
+        "missing": "there is no function missing",
+    }
+    lines = source.split("\n")
+    for name, message in messages.items():
+        problem = found[name].failure
+        assert (
+            problem is not None and problem.fault is Fault.YOUR_CODE and problem.message.startswith(message)
+        )
+        assert "\n" not in problem.message and not found[name].values
+        if problem.location is not None:
+            assert lines[problem.location.line - 1].strip() == problem.location.text.strip()
+    raising = found["raising"].failure
+    assert raising is not None and raising.location is not None
+    assert raising.location.text.strip() == "return 1 // (5 - offset)"
+
+
+def test_a_function_is_looked_at_when_the_whole_cell_has_run(tables: Tables) -> None:
+    """The last definition counts, as in Python; what fails on the way leaves no table."""
+    found, failure = tables(SMALL_KERNEL + LONG.format("f") + LONG.format("f").replace("2", "3"), "f")
+    assert failure is None and found["f"].values == tuple(range(0, 192, 3))
+    found, failure = tables(LONG.format("f") + "1 / 0\n", "f")
+    assert found == {} and failure is not None and "ZeroDivisionError" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("while True: pass", "no table after 1 s: f or the code around it does not come to an end"),
+        ("import os; os._exit(0)", "the code ended its process (exit status 0) before f returned"),
+    ],
+)
+def test_a_function_that_never_returns(tables: Tables, body: str, message: str) -> None:
+    found, failure = tables(SMALL_KERNEL + f"def f(offset):\n    {body}\n", "f", build_seconds=1)
+    assert found == {} and failure is not None and failure.fault is Fault.YOUR_CODE
+    assert failure.message == message

@@ -269,3 +269,46 @@ def test_rows_that_were_never_written_may_come_from_the_grid() -> None:
     output[32:] = fill_pattern(F16)
     seen = compare(output, expected, expected, expected)
     assert (seen.suspect, seen.where) == ("coverage", "rows 32-55")
+
+
+def test_steps_left_out_of_a_transpose_are_named() -> None:
+    """Each from what such a kernel does to the bytes of its tiles, not from the grader's own formulas."""
+    import autograder.oracles.transposing  # noqa: F401
+    from autograder.oracles import MISTAKES, ORACLES
+
+    (a,) = FAMILIES["distinct"](generator(4, "distinct"), [(136, 200)])
+    a = a.astype(F16).astype(np.float64)
+    allowed = allowed_interval(ORACLES["transpose"]([a]), 1, 0.0, F16)
+    assert compare(a.T.astype(F16), *allowed).mismatches == 0
+
+    def tiles(
+        turn: bool = True, move: bool = True, tile: bool = True, read: bool = True, write: bool = True
+    ) -> np.ndarray:
+        """D of a kernel that works on 64 x 64 tiles in 8 x 8 blocks, with one step left out."""
+        d = np.full((256, 256), np.nan)
+        padded = np.zeros((256, 256))
+        padded[:136, :200] = a
+        for i, j in np.ndindex(4, 4):
+            loaded = padded[64 * i : 64 * i + 64, 64 * j : 64 * j + 64]
+            blocks = {}
+            for r, c in np.ndindex(8, 8):
+                rows = [loaded[8 * r + k, 8 * (c if read else c ^ k) :][:8] for k in range(8)]
+                blocks[r, c] = np.array(rows).T if turn else np.array(rows)
+            out = np.empty((64, 64))
+            for (r, c), block in blocks.items():
+                r, c = (c, r) if move else (r, c)
+                for k in range(8):
+                    out[8 * r + k, 8 * (c if write else c ^ k) :][:8] = block[k]
+            where = (j, i) if tile else (i, j)
+            d[64 * where[0] : 64 * where[0] + 64, 64 * where[1] : 64 * where[1] + 64] = out
+        return d[:200, :136].astype(F16)
+
+    for wrong, words in [
+        (tiles(turn=False), "no block is transposed itself"),
+        (tiles(move=False), "stays where it was in its tile"),
+        (tiles(tile=False), "went back to where it came from"),
+        (tiles(read=False), "was read without the swizzle"),
+        (tiles(write=False), "was written without the swizzle"),
+    ]:
+        assert words in compare(wrong, *allowed, mistakes=MISTAKES["transpose"]([a])).meaning
+    assert (tiles() == a.T).all()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from autograder.course import (
     CHECK_KINDS,
+    FUNCTIONS,
     INPUT_FAMILIES,
     ORACLES,
     Course,
@@ -48,7 +49,7 @@ def test_spellings_of_an_exercise(course: Course, spelled: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spelled", ["", "4", "exercise_5x", "٥", "-5", "5.0", "99999999", "9" * 5000], ids=lambda s: s[:12]
+    "spelled", ["", "44", "exercise_5x", "٥", "-5", "5.0", "99999999", "9" * 5000], ids=lambda s: s[:12]
 )
 def test_unknown_exercise(course: Course, spelled: str) -> None:
     with pytest.raises(UsageError, match="there is no exercise"):
@@ -72,7 +73,7 @@ def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
         (
             "oracle: gemm_nt",
             "oracle: gemm_tn",
-            r"\.oracle: 'gemm_tn' is not one of .*gemm_nt; did you mean 'gemm_nt'",
+            r"\.oracle: 'gemm_tn' is not one of .*gemm_nt.*; did you mean 'gemm_nt'",
         ),
         (
             "inputs: one_hot",
@@ -163,20 +164,62 @@ def test_names_in_the_course_are_those_that_exist() -> None:
     """The lists that validation uses are the registries' own names."""
     from autograder import checks, inputs
     from autograder.checks import (  # noqa: F401
+        bank_conflicts,
         build,
         coalescing,
         correctness,
+        functions,
         mechanism,
         predictions,
         resources,
         synchronization,
     )
     from autograder.oracles import ORACLES as references
-    from autograder.oracles import doubling, elementwise, gemm  # noqa: F401
+    from autograder.oracles import doubling, elementwise, gemm, transposing  # noqa: F401
+    from autograder.swizzles import SWIZZLES
 
     assert set(CHECK_KINDS) == set(checks.CHECKS)
     assert set(INPUT_FAMILIES) == set(inputs.FAMILIES)
     assert set(ORACLES) == set(references)
+    assert set(FUNCTIONS) == set(SWIZZLES)
+
+
+FUNCTION = "    functions: [{name: f, domain: 64, reference: swizzle_32}]\n    checks:\n"
+CHECK = "      - {id: functions, title: F, points: 1, looks_at: f}\n"
+BANKS = "      - {id: bank_conflicts, title: B, points: 1, looks_at: b, times_ideal: 1}\n"
+
+
+@pytest.mark.parametrize(
+    ("functions", "check", "message"),
+    [
+        (FUNCTION, CHECK + BANKS, ""),
+        (FUNCTION, "", "functions and the check 'functions' belong together"),
+        ("    checks:\n", CHECK, "functions and the check 'functions' belong together"),
+        (FUNCTION.replace("swizzle_32", "swizzle_16"), CHECK, "did you mean 'swizzle_"),
+        (FUNCTION.replace("64", "0"), CHECK, "functions[f].domain: Input should be greater than 0"),
+        (FUNCTION.replace("64", "100000"), CHECK, "functions[f].domain: Input should be less than or equal"),
+        (
+            FUNCTION.replace("domain", "domian"),
+            CHECK,
+            "functions[f].domian: unknown key; did you mean 'domain'",
+        ),
+        (
+            FUNCTION.replace("}]", "}, {name: f, domain: 1, reference: swizzle_64}]"),
+            CHECK,
+            "function 'f' appears twice",
+        ),
+        ("    checks:\n", BANKS.replace(", times_ideal: 1", ""), "times_ideal and the checks"),
+        ("    checks:\n", BANKS.replace("bank_conflicts", "build"), "times_ideal and the checks"),
+    ],
+)
+def test_functions_and_bank_conflicts(functions: str, check: str, message: str) -> None:
+    text = TEXT.replace("    checks:\n", functions + check)
+    if not message:
+        assert parse_course(text).exercises[0].functions[0].domain == 64
+        return
+    with pytest.raises(CourseError) as caught:
+        parse_course(text)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_the_table_of_contents_is_kept_until_the_course_changes(tmp_path: Path) -> None:

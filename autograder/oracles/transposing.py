@@ -1,0 +1,62 @@
+"""The reference of the transpose exercise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from autograder.oracles import Array, Reference, mistakes_of, oracle
+
+TILE = 64  # rows and columns of a tile
+BLOCK = 8  # rows and columns of the blocks that ldmatrix moves; elements of a 16-byte chunk of float16
+
+Indices = npt.NDArray[np.intp]
+
+
+@oracle
+def transpose(inputs: list[Array]) -> Reference:
+    """D = A^T for A (M, N). No arithmetic, so a right kernel has no error at all."""
+    (a,) = (torch.from_numpy(array) for array in inputs)
+    d = a.T.contiguous()
+    return Reference(exact=d.numpy(), magnitude=torch.zeros_like(d).numpy())
+
+
+@mistakes_of("transpose")
+def _transpose_mistakes(inputs: list[Array]) -> Iterator[tuple[str, Array]]:
+    """What a transpose by tiles, made of blocks, gives when one of its steps is left out."""
+    (a,) = inputs
+    n, m = np.indices(a.T.shape)  # D[n, m] should be A[m, n]
+    tile_n, tile_m = n - n % TILE, m - m % TILE
+    yield (
+        "the 8 x 8 blocks are in their places, but no block is transposed itself",
+        _at(a, m - m % BLOCK + n % BLOCK, n - n % BLOCK + m % BLOCK),
+    )
+    yield (
+        "each 8 x 8 block is transposed itself, but stays where it was in its tile",
+        _at(a, tile_m + n % TILE - n % BLOCK + m % BLOCK, tile_n + m % TILE - m % BLOCK + n % BLOCK),
+    )
+    yield (
+        "each tile is transposed itself, but went back to where it came from",
+        _at(a, tile_n + m % TILE, tile_m + n % TILE),
+    )
+    yield (
+        "the 16-byte chunks in each row of A's tile are mixed up, as if the tile that TMA swizzled on its way in was"
+        " read without the swizzle",
+        _at(a, m, n ^ m % BLOCK * BLOCK),
+    )
+    yield (
+        "the 16-byte chunks in each row of D's tile are mixed up, as if the tile that TMA unswizzles on its way out was"
+        " written without the swizzle",
+        _at(a, m ^ n % BLOCK * BLOCK, n),
+    )
+
+
+def _at(a: Array, rows: Indices, columns: Indices) -> Array:
+    """a[rows, columns] by element; 0 outside of `a`, as TMA fills it."""
+    inside = (rows < a.shape[0]) & (columns < a.shape[1])
+    found: npt.NDArray[Any] = a[np.where(inside, rows, 0), np.where(inside, columns, 0)]
+    return np.where(inside, found, 0.0)
