@@ -14,7 +14,7 @@ from autograder.oracles import Array, Reference, mistakes_of, oracle
 TILE = 64  # rows and columns of a tile
 BLOCK = 8  # rows and columns of the blocks that ldmatrix moves; elements of a 16-byte chunk of float16
 
-Indices = npt.NDArray[np.intp]
+Indices = npt.NDArray[np.integer[Any]]
 
 
 @oracle
@@ -29,7 +29,7 @@ def transpose(inputs: list[Array]) -> Reference:
 def _transpose_mistakes(inputs: list[Array]) -> Iterator[tuple[str, Array]]:
     """What a transpose by tiles, made of blocks, gives when one of its steps is left out."""
     (a,) = inputs
-    n, m = np.indices(a.T.shape)  # D[n, m] should be A[m, n]
+    n, m = np.arange(a.shape[1])[:, None], np.arange(a.shape[0])[None, :]  # D[n, m] should be A[m, n]
     tile_n, tile_m = n - n % TILE, m - m % TILE
     yield (
         "the 8 x 8 blocks are in their places, but no block is transposed itself",
@@ -56,7 +56,7 @@ def _transpose_mistakes(inputs: list[Array]) -> Iterator[tuple[str, Array]]:
 
 
 def _at(a: Array, rows: Indices, columns: Indices) -> Array:
-    """a[rows, columns] by element; 0 outside of `a`, as TMA fills it."""
+    """a[rows, columns] by element, the indices broadcast; 0 outside of `a`, as TMA fills it."""
     inside = (rows < a.shape[0]) & (columns < a.shape[1])
     found: npt.NDArray[Any] = a[np.where(inside, rows, 0), np.where(inside, columns, 0)]
     return np.where(inside, found, 0.0)

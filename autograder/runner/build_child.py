@@ -107,7 +107,7 @@ def _table(namespace: dict[str, Any], name: str, domain: int, source: str) -> by
             try:
                 values.append(operator.index(value))
             except (TypeError, OverflowError):
-                raise Refused("no_integer", returned=_text(repr(value))[:80]) from None
+                raise Refused("no_integer", returned=repr(value)[:80]) from None
     except (Exception, SystemExit) as error:
         return encode({"stage": "no_table", "argument": argument, **_describe(error, source)})
     return encode({"stage": "table"}, values.tobytes())

@@ -148,7 +148,11 @@ def test_a_changed_input_names_the_line_that_writes_it(make: Make) -> None:
             "at_most: {a: 1}",
             "at_most belongs to the checks 'mechanism' and 'resources' only",
         ),
-        ("        times_ideal: 1.25\n", "", "times_ideal and the check 'coalescing' belong together"),
+        (
+            "        times_ideal: 1.25\n",
+            "",
+            "times_ideal and the checks 'coalescing' and 'bank_conflicts' belong together",
+        ),
         ("flop: [2, M, N, K]", "flop: [2, M, N, L]", "flop uses 'L', which is no parameter"),
         ("id: gemm_random", "id: add_random", "case 'add_random' appears twice"),
         ("          terms: K\n", "", "kind: rounding_interval needs terms and an accumulate_eps above 0"),
