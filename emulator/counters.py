@@ -59,6 +59,8 @@ COUNTED_BY = {
     "bytes.global.store": ("st.global",),
     "bytes.tma.load": ("cp.async.bulk.tensor.load",),
     "bytes.tma.store": ("cp.async.bulk.tensor.store",),
+    "bytes.tmem.load": ("tcgen05.ld",),
+    "bytes.tmem.store": ("tcgen05.st",),
     "flops.tcgen05.mma": ("tcgen05.mma",),
     "tma.loads_in_flight_at_mma": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
     "tcgen05.mma.beside_loads": ("cp.async.bulk.tensor.load", "tcgen05.mma"),

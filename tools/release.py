@@ -147,9 +147,10 @@ def solution_lines(notebook: Path) -> set[str]:
 def leaks(notebook: Path, release: Path, known: Set[str] = frozenset()) -> list[str]:
     """One message for each file of the folder `release` that shows a solution line of `notebook`.
 
-    Lines in `known` are no secret: the exercise is handed out with the solution of the one it continues.
+    Lines in `known`, and parts of them, are no secret: the exercise is handed out with the solution of the one that
+    it continues.
     """
-    secret = solution_lines(notebook) - known
+    secret = {line for line in solution_lines(notebook) if not any(line in other for other in known)}
     found = []
     for path in sorted(p for p in release.rglob("*") if p.is_file()):
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -47,6 +47,11 @@ class CaseRun:
         return bool(seen["mismatches"] == 0 and seen["compared"] == seen["elements"] > 0)
 
     @property
+    def ended(self) -> bool:
+        """The kernel neither hung nor was stopped by a fault."""
+        return not any(f["code"] == "deadlock" or f["data"].get("stops_kernel") for f in self.findings)
+
+    @property
     def wrote(self) -> bool:
         """At least one element of the output was written."""
         return self.comparison is not None and self.comparison["unwritten"] < self.comparison["elements"]
@@ -224,24 +229,28 @@ class Breach:
 
 
 def breaches(check: Check, outcome: Outcome) -> list[Breach]:
-    """The counters of `check` that are out of bounds, each in the launch where it is furthest out.
-
-    The emulator records observables under schedule late only, so other launches say nothing about them.
-    """
+    """The counters of `check` that are out of bounds, each in the launch where it is furthest out."""
     worst: dict[tuple[str, str], Breach] = {}
     kernels = outcome.exercise.kernels
-    for run in outcome.runs:
-        params = kernels[run.kernel].builder.params
-        for kind, bounds in (("at_least", check.at_least), ("at_most", check.at_most)):
-            for name, amount in bounds.items():
-                if name in OBSERVABLES and run.schedule != "late":
-                    continue
-                seen, bound = run.counters.get(name, 0), evaluate(amount, params)
+    for kind, bounds in (("at_least", check.at_least), ("at_most", check.at_most)):
+        for name, amount in bounds.items():
+            for run in _telling(name, outcome.runs):
+                seen = run.counters.get(name, 0)
+                bound = evaluate(amount, kernels[run.kernel].builder.params)
                 lacking = bound - seen if kind == "at_least" else seen - bound
                 old = worst.get((kind, name))
                 if lacking > 0 and (old is None or lacking > abs(old.bound - old.seen)):
                     worst[kind, name] = Breach(name, seen, bound, kind, run.title)
     return list(worst.values())
+
+
+def _telling(counter: str, runs: list[CaseRun]) -> list[CaseRun]:
+    """The launches that say something about a counter: where possible those that ran to their end.
+
+    The emulator records observables under schedule late only.
+    """
+    recorded = [run for run in runs if counter not in OBSERVABLES or run.schedule == "late"]
+    return [run for run in recorded if run.ended] or recorded
 
 
 # Results ----------------------------------------------------------------------------------------

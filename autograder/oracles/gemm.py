@@ -9,13 +9,14 @@ import torch
 
 from autograder.oracles import Array, Reference, mistakes_of, oracle
 
+K_TILE = 64  # columns of A and B that the kernels of the course hold in SMEM at a time
+
 
 @oracle
 def gemm_nt(inputs: list[Array]) -> Reference:
     """D = A B^T for A (M, K) and B (N, K), in fp64.
 
-    A sum of 64 products of fp16 numbers in fp64 is off by less than 2^-46 of |A||B|^T: exact for this
-    purpose.
+    A sum of K products of 16-bit numbers in fp64 is off by at most K 2^-53 of |A||B|^T: exact for this purpose.
     """
     a, b = (torch.from_numpy(array) for array in inputs)
     return Reference(exact=(a @ b.T).numpy(), magnitude=(a.abs() @ b.abs().T).numpy())
@@ -55,6 +56,20 @@ def _gemm_nt_mistakes(inputs: list[Array]) -> Iterator[tuple[str, Array]]:
     if a.shape == b.shape:
         yield "D is A A^T: A is used in the place of B", a @ a.T
         yield "D is B B^T: B is used in the place of A", b @ b.T
+    if k > K_TILE:
+        last, first = k - K_TILE, K_TILE
+        yield (
+            f"D is the product of k = {last} to {k - 1} alone: the sum starts anew with each K tile",
+            a[:, last:] @ b[:, last:].T,
+        )
+        yield (
+            f"D is the sum without k = 0 to {first - 1}: the first K tile is lost",
+            a[:, first:] @ b[:, first:].T,
+        )
+        yield (
+            f"D is the sum without k = {last} to {k - 1}: the last K tile is left out",
+            a[:, :last] @ b[:, :last].T,
+        )
     for start in range(0, k, 16):
         rest = [i for i in range(k) if not start <= i < start + 16]
         span = f"k = {start} to {min(start + 16, k) - 1}"

@@ -21,7 +21,7 @@ from autograder.submission import read_submission
 
 COURSE = Path(__file__).resolve().parents[2]
 MOST_CHANGED_LINES = 12
-REWRITTEN = {"no_tensor_core", "no_tma", "one_stage"}  # solve the task by other means: no small change
+REWRITTEN = {"no_tensor_core", "no_tma", "one_stage", "sums_in_registers"}  # solve the task by other means: no small change
 # A full grade takes seconds, so only one mutant of each kind goes all the way.
 GRADED = [
     "exercise_01/mask_one_too_few",
@@ -37,6 +37,10 @@ GRADED = [
     "exercise_05/row_major_tiles",
     "exercise_05/row_off_by_one",
     "exercise_05/tmem_512",
+    "exercise_06/b_from_the_rows_of_a",
+    "exercise_06/parity_never_turns",
+    "exercise_06/smem_hoard",
+    "exercise_06/sums_in_registers",
 ]
 SCHEDULES = [("late", 0), ("eager", 0), ("random", 1), ("random", 2)]
 MUTANTS = sorted((COURSE / "tests" / "mutants").glob("*/*.py"))
@@ -94,7 +98,7 @@ def broken_kernel(mutant: Mutant, exercise: Exercise) -> Exercise:
         node = builders[kernel.builder.name]
         if node.lineno <= mutant.line <= (node.end_lineno or 0):
             return kernel
-    return exercise
+    return exercise.kernels[0]
 
 
 def tensors(exercise: Exercise) -> list[np.ndarray]:

@@ -1,0 +1,294 @@
+"""Draw the order of events of a solution's main loop, from an emulated run: python tools/order_figure.py [--check].
+
+One row per stage of SMEM shows when its K tile is being loaded and when the tensor core reads it; one row per group of
+warps shows what it waits for. Positions are places in a sequence of events, never times: an operation begins where it
+is issued and ends where schedule `late` completes it, which is as late as the program's own waits allow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+COURSE = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(COURSE))
+
+import emulator  # noqa: E402
+import emulator.lowering  # noqa: E402  before kernels are built: barriers keep their names
+from emulator.instructions.barrier import NamedBarrierWait  # noqa: E402
+from emulator.instructions.mbarrier import MbarrierWait  # noqa: E402
+from emulator.scheduler import Machine, Strand  # noqa: E402
+from emulator.threads import Threads  # noqa: E402
+
+WIDTH, LEFT, ROW, BAR = 910, 128, 40, 26
+INK, GREY, PAPER = "#1f2933", "#52606d", "#ffffff"
+FILL = {"copy": "#ffedd5", "load": "#dbeafe", "mma": "#dcfce7", "wait": "#fde68a", "meet": "#e5e7eb"}
+
+
+@dataclass
+class Bar:
+    """Something that lasts from one event to another. `row` is a key of the figure's rows."""
+
+    row: str
+    kind: str
+    label: str
+    start: int
+    end: int = -1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What to run and how to call it. `stages`: places for a K tile in SMEM."""
+
+    exercise: str
+    file: str
+    title: str
+    description: str
+    stages: int
+    k_tiles: int
+    rows: dict[str, str]
+
+
+FIGURES = (
+    Figure(
+        "exercise_06",
+        "order_of_events.svg",
+        "Order of events with one K tile in SMEM, filled by threads",
+        "All four warps copy a K tile, the MMA reads it, and all four wait for that MMA, with parities 0, 1, 0, before"
+        " they copy the next one. Nothing else happens while an MMA runs.",
+        1,
+        3,
+        {"warps 0 to 3": "all warps", "stage 0": "SMEM"},
+    ),
+    Figure(
+        "exercise_07",
+        "order_of_events.svg",
+        "Order of events with one K tile in SMEM, filled by TMA",
+        "The driving thread waits for the load of K tile 0, then for its MMA, then for the load of K tile 1, and so"
+        " on. Loads and MMAs take turns and never overlap. The other warps wait at the CTA sync from the beginning.",
+        1,
+        3,
+        {"warp 0": "driving thread", "warps 1 to 3": "warps 1 to 3", "stage 0": "SMEM"},
+    ),
+    Figure(
+        "exercise_08",
+        "order_of_events.svg",
+        "Order of events with a ring of four stages",
+        "Three loads are issued before the first MMA. While the MMA of K tile k runs, the loads of the following K tiles"
+        " are in flight in other stages. Stage 0 is loaded again, with K tile 4, when the MMA of K tile 0 has read it.",
+        4,
+        6,
+        {"warp 0": "driving thread", "warps 1 to 3": "warps 1 to 3"}
+        | {f"stage {s}": f"stage {s}" for s in range(4)},
+    ),
+)
+
+
+def solution(exercise: str) -> Callable[..., Any]:
+    """The builder in the kernel cell of an exercise's solution."""
+    notebook = COURSE / "solutions" / exercise / f"{exercise}.ipynb"
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    source = next("".join(c["source"]) for c in cells if c["id"] == "kernel")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.py"
+        path.write_text(source, encoding="utf-8")
+        spec = spec_from_file_location("kernel", path)
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        builder: Callable[..., Any] = module.build_kernel
+        kernels = {k: builder(128, 128, 64 * k, "float16") for k in {f.k_tiles for f in FIGURES}}
+    return lambda k: kernels[k]
+
+
+@contextmanager
+def recorded(stages: int) -> Iterator[list[Bar]]:
+    """Everything that the emulator does in this context becomes a bar of the list that is yielded."""
+    bars: list[Bar] = []
+    clock = iter(range(1_000_000))
+    loads: list[Bar] = []  # two TMA loads make one K tile
+    open_waits: dict[int, Bar] = {}
+    counts = {"TMA load": 0, "tcgen05.mma": 0}
+    copies: list[Bar] = []  # the one that is going on
+    issue, step, count_op = Machine.issue, Machine.step, Threads.count_op
+
+    def recording_issue(
+        self: Machine, chain: Any, complete: Any, what: str, site: int, payload: Any = None
+    ) -> None:
+        if what not in counts:
+            return issue(self, chain, complete, what, site, payload)
+        number = counts[what]
+        counts[what] += 1
+        if what == "tcgen05.mma" and copies:
+            copies.pop().end = next(clock)
+        if what == "tcgen05.mma" or number % 2 == 0:
+            tile = number if what == "tcgen05.mma" else number // 2
+            kind = "mma" if what == "tcgen05.mma" else "load"
+            bar = Bar(
+                f"stage {tile % stages}", kind, f"{'MMA' if kind == 'mma' else kind} {tile}", next(clock)
+            )
+            bars.append(bar)
+            if kind == "load":
+                loads.append(bar)
+        else:
+            bar = loads[-1]
+
+        def finish() -> None:
+            complete()
+            bar.end = next(clock)
+
+        return issue(self, chain, finish, what, site, payload)
+
+    def recording_step(self: Machine, strand: Strand) -> None:
+        bar = open_waits.pop(id(strand), None)
+        if bar is not None:
+            bar.end = next(clock)
+        step(self, strand)
+        described = _describe(strand)
+        if described is not None:
+            open_waits[id(strand)] = Bar(_name(strand), *described, next(clock))
+            bars.append(open_waits[id(strand)])
+
+    def recording_count(self: Threads, name: str) -> None:
+        if name == "st.shared" and not copies:
+            tile = counts["tcgen05.mma"]
+            copies.append(Bar(f"stage {tile % stages}", "copy", f"copy {tile}", next(clock), 1_000_000))
+            bars.append(copies[0])
+        count_op(self, name)
+
+    Machine.issue, Machine.step = recording_issue, recording_step  # type: ignore[method-assign]
+    Threads.count_op = recording_count  # type: ignore[method-assign]
+    try:
+        yield bars
+    finally:
+        Machine.issue, Machine.step = issue, step  # type: ignore[method-assign]
+        Threads.count_op = count_op  # type: ignore[method-assign]
+
+
+def _name(strand: Strand) -> str:
+    warps = strand.threads.warps
+    return f"warp {warps[0]}" if len(warps) == 1 else f"warps {warps[0]} to {warps[-1]}"
+
+
+def _describe(strand: Strand) -> tuple[str, str] | None:
+    """(kind, label) of what a strand waits for now."""
+    wait = strand.wait
+    if isinstance(wait, MbarrierWait):
+        return "wait", f"{wait.barrier.name}, {wait.parity}"
+    if isinstance(wait, NamedBarrierWait):
+        return "meet", "CTA sync"
+    return None
+
+
+def record(figure: Figure) -> list[Bar]:
+    """The main loop of one CTA: setup and epilogue are cut off, and every bar has an end."""
+    random = np.random.default_rng(1)
+    k = 64 * figure.k_tiles
+    a, b = (random.standard_normal((128, k)).astype(np.float16) for _ in range(2))
+    kernel = emulator.compile(solution(figure.exercise)(figure.k_tiles))
+    with recorded(figure.stages) as bars:
+        run = kernel.run(a, b, np.zeros((128, 128), np.float16), schedule="late")
+    assert run.findings == ()
+    last = max(bar.end for bar in bars if bar.kind == "mma")
+    work = [bar for bar in bars if bar.kind in ("copy", "load", "mma") and bar.end <= last]
+    first, last = min(bar.start for bar in work), max(bar.end for bar in work)
+    kept = [bar for bar in bars if bar.end > first and bar.start < last and bar.row in figure.rows]
+    for bar in kept:
+        bar.start, bar.end = max(bar.start, first - 1), min(bar.end, last + 1)
+    used = {event: place for place, event in enumerate(sorted({e for b in kept for e in (b.start, b.end)}))}
+    for bar in kept:
+        bar.start, bar.end = used[bar.start], used[bar.end]
+    return kept
+
+
+def draw(figure: Figure, bars: list[Bar]) -> str:
+    """The figure as SVG."""
+    steps = max(bar.end for bar in bars)
+    unit = (WIDTH - LEFT - 14) / steps
+    height = 44 + ROW * len(figure.rows)
+    rows = {key: 12 + ROW * number for number, key in enumerate(figure.rows)}
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+        ' role="img" aria-labelledby="t d" font-family="Helvetica, Arial, sans-serif">',
+        f'<title id="t">{escape(figure.title)}</title>',
+        f'<desc id="d">{escape(figure.description)} The axis is the order of events, not time.</desc>',
+        f'<rect width="{WIDTH}" height="{height}" fill="{PAPER}"/>',
+    ]
+    for key, label in figure.rows.items():
+        middle = rows[key] + BAR / 2
+        lines.append(_text(LEFT - 10, middle + 4, label, 12, INK, "end", bold=True))
+        lines.append(f'<path d="M{LEFT} {middle}H{WIDTH - 10}" stroke="#cbd2d9" stroke-width="1"/>')
+    for bar in bars:
+        x, width = LEFT + unit * bar.start, max(2.0, unit * (bar.end - bar.start))
+        lines.append(
+            f'<rect x="{x:.1f}" y="{rows[bar.row]}" width="{width:.1f}" height="{BAR}" rx="3" fill="{FILL[bar.kind]}"'
+            f' stroke="{INK}" stroke-width="1"><title>{escape(bar.label)}</title></rect>'
+        )
+        size = 10.5 if width > 5.8 * len(bar.label) else 9
+        parts = [bar.label] if size == 10.5 else bar.label.split(", ")
+        for number, part in enumerate(parts):
+            y = rows[bar.row] + BAR / 2 + (4 if len(parts) == 1 else 11 * number - 2)
+            lines.append(_text(x + width / 2, y, part, size, INK, "middle"))
+    legend = [
+        ("copy", "threads copy"),
+        ("load", "TMA load in flight"),
+        ("mma", "MMA in flight"),
+        ("wait", "waits for barrier, parity"),
+    ]
+    legend = [(kind, text) for kind, text in legend if any(bar.kind == kind for bar in bars)]
+    for number, (kind, text) in enumerate(legend):
+        x, y = LEFT + 190 * number, height - 24
+        lines.append(f'<rect x="{x}" y="{y}" width="14" height="14" fill="{FILL[kind]}" stroke="{INK}"/>')
+        lines.append(_text(x + 20, y + 11, text, 11, GREY, "start"))
+    lines.append(_text(WIDTH - 12, height - 13, "order of events →", 11, GREY, "end"))
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _text(x: float, y: float, text: str, size: float, colour: str, anchor: str, bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{weight}>'
+        f"{escape(text)}</text>"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0: drawn, or up to date; 1: `--check` found a figure that the emulator draws differently now."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="exercise_NN")
+    parser.add_argument("--check", action="store_true", help="compare only; write nothing")
+    options = parser.parse_args(argv)
+    stale = 0
+    for figure in FIGURES:
+        folder = COURSE / "solutions" / figure.exercise
+        if not folder.is_dir() or options.names and figure.exercise not in options.names:
+            continue
+        path = folder / "figures" / figure.file
+        text = draw(figure, record(figure))
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        if options.check:
+            print(
+                f"{path.relative_to(COURSE)} is not what the emulator draws; run: python tools/order_figure.py"
+            )
+            stale += 1
+            continue
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"drawn: {path.relative_to(COURSE)}")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
