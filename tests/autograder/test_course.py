@@ -58,7 +58,7 @@ def test_unknown_exercise(course: Course, spelled: str) -> None:
 
 def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
     with pytest.raises(UsageError, match="did you mean 'exercise_05'"):
-        course.find("exercise_50")
+        course.find("exercize_05")
 
 
 @pytest.mark.parametrize(

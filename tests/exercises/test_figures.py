@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ def tool() -> ModuleType:
     spec = importlib.util.spec_from_file_location("order_figure", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules["order_figure"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
