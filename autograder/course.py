@@ -6,6 +6,7 @@ Errors name the file, the line, the key, what is wrong, and the nearest valid na
 from __future__ import annotations
 
 import re
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,12 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from autograder.amounts import evaluate
 from autograder.course_folder import COURSE_FILE
 from autograder.errors import CourseError, UsageError, did_you_mean
+from autograder.layouts import MAX_ELEMENTS, Table, check_formula, compute, formula_table
 from emulator.counters import AMOUNTS, INSTRUCTIONS, OBSERVABLES, RESOURCES
 
 MAX_COURSE_BYTES = 4 << 20
 
 CHECK_KINDS = (
     "predictions",
+    "layouts",
     "build",
     "correctness",
     "synchronization",
@@ -147,8 +150,8 @@ class Check(_Strict):
     """
 
     id: Literal[
-        "predictions", "build", "correctness", "synchronization", "mechanism", "coalescing", "bank_conflicts",
-        "functions", "resources",
+        "predictions", "layouts", "build", "correctness", "synchronization", "mechanism", "coalescing",
+        "bank_conflicts", "functions", "resources",
     ]  # fmt: skip
     title: Text
     points: Points
@@ -190,6 +193,58 @@ class Question(_Strict):
     def _choices_match_kind(self) -> Question:
         if (self.kind == "choice") != bool(self.choices):
             raise ValueError("choices and kind: choice belong together")
+        return self
+
+
+class WantedLayout(_Strict):
+    """One TileLayout that a function of the submission returns, and what it must be.
+
+    Attributes:
+        name: of the function. calls: the parameters of each call that is looked at, the first one in pictures.
+        shape: index -> its extent, a number or a parameter; the indices number the domain in row-major order.
+        wanted: axis -> formula of the indices and parameters, e.g. `cols * r + c`.
+        colour: formula of the axes that colours the cells of a picture.
+    """
+
+    name: Name
+    title: Text
+    points: Points
+    calls: Annotated[list[dict[Name, Positive]], Field(min_length=1)] = [{}]
+    shape: Annotated[dict[Name, Positive | Name], Field(min_length=1, max_length=2)]
+    wanted: Annotated[dict[Name, Text], Field(min_length=1)]
+    colour: Text = "0"
+
+    def extents(self, params: dict[str, int]) -> dict[str, int]:
+        """index -> extent, for one of the calls."""
+        return {index: params[size] if isinstance(size, str) else size for index, size in self.shape.items()}
+
+    def table(self, params: dict[str, int]) -> Table:
+        """What is wanted of one of the calls."""
+        return formula_table(self.wanted, self.extents(params), params)
+
+    @model_validator(mode="after")
+    def _formulas_are_sound(self) -> WantedLayout:
+        check_formula(self.colour, list(self.wanted))
+        for params in self.calls:
+            if list(params) != list(self.calls[0]):
+                raise ValueError(f"calls: every call needs the same parameters, {', '.join(self.calls[0])}")
+            for index, size in self.shape.items():
+                if isinstance(size, str) and size not in params:
+                    raise ValueError(
+                        f"shape: the extent of {index} is '{size}', which is no parameter of calls"
+                        f" ({', '.join(params)}){did_you_mean(size, list(params))}"
+                    )
+                if index in params:
+                    raise ValueError(f"shape: '{index}' is an index and a parameter")
+            extents = self.extents(params)
+            if prod(extents.values()) > MAX_ELEMENTS:
+                raise ValueError(f"shape: more than {MAX_ELEMENTS} elements")
+            for axis, formula in self.wanted.items():
+                try:
+                    check_formula(formula, [*self.shape, *params])
+                    compute(formula, {**params, **dict.fromkeys(extents, 0)})
+                except ValueError as error:
+                    raise ValueError(f"wanted.{axis}: {error}") from None
         return self
 
 
@@ -237,7 +292,8 @@ class Exercise(_Strict):
     `more_kernels` are built, run and compared after the first kernel, which the exercise itself describes.
     `continues` names the exercise whose kernel the learner brings along.
     `flop` multiplies up to the floating-point operations of one launch. `functions` are run where the submission
-    is, as tables of integers; the check 'functions' looks at them.
+    is, as tables of integers; the check 'functions' looks at them. `layouts` are TileLayouts that functions beside
+    the builder return; they need no launch.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")]
@@ -255,6 +311,7 @@ class Exercise(_Strict):
     continues: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")] | None = None
     more_kernels: list[KernelSpec] = []
     functions: list[Function] = []
+    layouts: list[WantedLayout] = []
     roofline: Roofline | None = None
     checks: Annotated[list[Check], Field(min_length=1)]
     questions: list[Question] = []
@@ -333,6 +390,7 @@ class Exercise(_Strict):
             ("check", [str(c.id) for c in self.checks]),
             ("question", [q.id for q in self.questions]),
             ("function", [f.name for f in self.functions]),
+            ("layout", [wanted.name for wanted in self.layouts]),
         ):
             twice = next((n for n in names if names.count(n) > 1), None)
             if twice is not None:
@@ -357,6 +415,13 @@ class Exercise(_Strict):
             raise ValueError(
                 f"the questions are worth {asked:g} points, the check 'predictions'"
                 f" {predictions.points if predictions else 0:g}; they must be equal"
+            )
+        layouts = self.check("layouts")
+        worth = sum(wanted.points for wanted in self.layouts)
+        if (layouts is not None) != bool(self.layouts) or worth != (layouts.points if layouts else 0):
+            raise ValueError(
+                f"the layouts are worth {worth:g} points, the check 'layouts' {layouts.points if layouts else 0:g};"
+                " they belong together and must be equal"
             )
         if self.questions and self.cells.answers is None:
             raise ValueError("cells.answers must name the cell that holds the answers")

@@ -179,6 +179,18 @@ class Diagnosis:
                     "end it with `return` and the function under @T.prim_func",
                     self._definition(spec.name),
                 )
+            case "not_a_layout":
+                return yours(
+                    f"{spec.name} returned {returned}, not a TileLayout",
+                    "end it with `return TileLayout(...)`",
+                    self._definition(spec.name),
+                )
+            case "symbolic":
+                return yours(
+                    f"{spec.name} returned a layout with {message} in it, which is no number",
+                    "compute extents and strides from plain Python integers",
+                    self._definition(spec.name),
+                )
             case "not_a_kernel":
                 return yours(f"{spec.name} returned something that is no kernel: {message}")
             case "exit":

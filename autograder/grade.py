@@ -114,7 +114,8 @@ def _run(session: _Session, pump: Pump, settings: Settings) -> None:
     try:
         started = time.perf_counter()
         try:
-            graphs = receive_prim_funcs(pump, builder, session.diagnosis, session.outcome.tables)
+            outcome = session.outcome
+            graphs = receive_prim_funcs(pump, builder, session.diagnosis, outcome.tables, outcome.layouts)
         finally:
             session.seconds["build"] = time.perf_counter() - started
             session.printed = builder.tail[-_KEPT_OUTPUT:]

@@ -71,6 +71,7 @@ class Outcome:
 
     `compiled` has one entry per kernel of the exercise; `resources` is the most that any of them occupies;
     `planned` is the number of launches that there should be, `tables` holds what the functions returned.
+    `layouts` is what the builder's process sent about each call of each layout; empty if it did not come that far.
     """
 
     diagnosis: Diagnosis
@@ -79,6 +80,7 @@ class Outcome:
     resources: dict[str, int] | None = None
     compiled: list[Compiled] = field(default_factory=list)
     planned: int = 0
+    layouts: list[dict[str, Any]] = field(default_factory=list)
     runs: list[CaseRun] = field(default_factory=list)
     tables: dict[str, Table] = field(default_factory=dict)
 
@@ -208,6 +210,7 @@ def run_checks(outcome: Outcome) -> list[CheckResult]:
         coalescing,
         correctness,
         functions,
+        layouts,
         mechanism,
         predictions,
         resources,

@@ -34,25 +34,29 @@ _EMPTY = "#f5f7fa"
 _INK, _PALE, _LINE, _WRONG = "#1f2933", "#52606d", "#9aa5b1", "#b91c1c"
 _SIZE, _GLYPH, _ROW = 10, 6.1, 13  # font size, width of a character and height of a text line, in px
 _GAP = 28
-TEXT_ROWS, TEXT_COLUMNS = 8, 8  # the part of a grid that the terminal shows
+TEXT_ROWS, TEXT_COLUMNS = 4, 8  # the part of a grid that the terminal shows
 
 
 # SVG --------------------------------------------------------------------------------------------
 
 
-def svg(grids: Sequence[Grid], title: str = "", description: str = "") -> str:
+def svg(grids: Sequence[Grid], title: str = "", description: str = "", per_line: int | None = None) -> str:
     """The grids side by side, on a white ground so that they read the same in a light and a dark page.
 
     title, description: name and alternative text of the image; by default made of the grids' titles.
+    per_line: how many grids stand side by side before the next line of them begins; by default all.
     """
     name = title or ", ".join(grid.title for grid in grids)
-    parts, x, height = [], 8.0, 0.0
-    for grid in grids:
-        text, width, below = _panel(grid, x)
-        parts.append(text)
-        x += width + _GAP
-        height = max(height, below)
-    width, height = x - _GAP + 8, height + 8
+    per_line = per_line or max(1, len(grids))
+    parts, width, height = [], 0.0, 0.0
+    for first in range(0, len(grids), per_line):
+        x, top = 8.0, height
+        for grid in grids[first : first + per_line]:
+            text, wide, below = _panel(grid, x)
+            parts.append(f'<g transform="translate(0 {top:g})">{text}</g>' if top else text)
+            x += wide + _GAP
+            height = max(height, top + below + 8)
+        width = max(width, x - _GAP + 8)
     words = f"<title>{_escape(name)}</title>" + (
         f"<desc>{_escape(description)}</desc>" if description else ""
     )

@@ -1,10 +1,11 @@
-"""Run a submission in the builder's process and bring its PrimFuncs back as inert JSON, its functions as tables."""
+"""Run a submission in the builder's process: its PrimFuncs, functions and layouts come back as inert data."""
 
 from __future__ import annotations
 
 import time
 from array import array
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autograder.diagnosis import SNAPSHOT, Diagnosis, Failure, Stopped, machines, with_last_line
 from autograder.runner.frames import Frame
@@ -33,6 +34,9 @@ def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
         "source": str(source),
         "functions": [{"name": function.name, "domain": function.domain} for function in exercise.functions],
         "builders": [kernel.builder.model_dump() for kernel in exercise.kernels],
+        "layouts": [
+            {"name": wanted.name, "params": params} for wanted in exercise.layouts for params in wanted.calls
+        ],
         "memory_mib": limits.memory_mib,
         "cpu_seconds": limits.build_seconds,
         "writable": str(work),
@@ -50,11 +54,17 @@ class Table:
 
 
 def receive_prim_funcs(
-    pump: Pump, builder: Child, diagnosis: Diagnosis, tables: dict[str, Table] | None = None
+    pump: Pump,
+    builder: Child,
+    diagnosis: Diagnosis,
+    tables: dict[str, Table] | None = None,
+    layouts: list[dict[str, Any]] | None = None,
 ) -> list[bytes]:
     """The graph JSON of each kernel's PrimFunc; `tables` gets one entry per function of the exercise.
 
     The builder's whole process tree is dead when this returns.
+
+    layouts: filled with what the builder sent about each call of each layout, also if there is no PrimFunc.
 
     Raises:
         Stopped: there is no PrimFunc; the failure says why and whose fault that is.
@@ -76,6 +86,10 @@ def receive_prim_funcs(
             if frame.stage not in ("table", "no_table"):
                 raise Stopped(diagnosis.build_failure(frame.header))
             tables[function.name] = _table(frame, function.name, function.domain, diagnosis)
+        if diagnosis.exercise.layouts:
+            sent = _receive_layouts(pump, builder, diagnosis, deadline)
+            layouts = sent if layouts is None else layouts
+            layouts[:] = sent
         for kernel in diagnosis.exercise.kernels:
             own = replace(diagnosis, exercise=kernel)
             try:
@@ -94,3 +108,16 @@ def _table(frame: Frame, name: str, domain: int, diagnosis: Diagnosis) -> Table:
     if frame.stage == "table" and len(frame.raw) == 8 * domain:
         return Table(tuple(array("q", frame.raw)))
     return Table(failure=diagnosis.table_failure(name, frame.header))
+def _receive_layouts(
+    pump: Pump, builder: Child, diagnosis: Diagnosis, deadline: float
+) -> list[dict[str, Any]]:
+    try:
+        frame = pump.receive(builder, deadline - time.monotonic())
+    except ChildEnded as ended:
+        raise Stopped(diagnosis.ended(ended)) from None
+    sent = frame.header.get("layouts")
+    calls = sum(len(wanted.calls) for wanted in diagnosis.exercise.layouts)
+    whole = isinstance(sent, list) and len(sent) == calls and all(isinstance(one, dict) for one in sent)
+    if frame.stage != "layouts" or not isinstance(sent, list) or not whole:
+        raise Stopped(diagnosis.build_failure(frame.header))
+    return sent

@@ -3,14 +3,18 @@
 Nothing in this process is worth stealing or changing: it holds no inputs, no reference, no tolerance and no
     grader state, and what it sends is only data for the next process. Standard input brings one frame:
 
-    {"source": path, "functions": [{"name": ..., "domain": n}, ...],
+    {"source": path, "functions": [{"name": ..., "domain": n}, ...], "layouts": [{"name": ..., "params": {...}}, ...],
      "builders": [{"name": ..., "params": {...}}, ...], "memory_mib": n, "cpu_seconds": s, "writable": folder}
 
 The channel carries {"stage": "ready"} when the watchdog may start counting, then for each function one of
 
     {"stage": "table"} + f(0) to f(domain - 1), int64      {"stage": "no_table", "kind": ..., "message": ..., "line": ...}
 
-which is computed once the whole submission has run, then for each builder one of
+which is computed once the whole submission has run, then, where layouts are asked for,
+
+    {"stage": "layouts", "layouts": [{"shard": ..., "replica": ..., "offset": ...} or {"kind": ..., ...}, ...]}
+
+with the numbers that each TileLayout consists of, or why there is none, and for each builder one of
 
     {"stage": "built"} + graph JSON                        {"stage": "failed", "kind": ..., "message": ..., "line": ...}
 """
@@ -41,6 +45,9 @@ def main(channel: int) -> None:
         namespace = _import(request["source"])
         for function in request["functions"]:
             _send(channel, _table(namespace, function["name"], function["domain"], request["source"]))
+        if request["layouts"]:
+            layouts = [_layout(namespace, request["source"], **wanted) for wanted in request["layouts"]]
+            _send(channel, encode({"stage": "layouts", "layouts": layouts}))
         for builder in request["builders"]:
             _send(channel, _build(namespace, builder["name"], builder["params"]))
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the submission included
@@ -111,6 +118,37 @@ def _table(namespace: dict[str, Any], name: str, domain: int, source: str) -> by
     except (Exception, SystemExit) as error:
         return encode({"stage": "no_table", "argument": argument, **_describe(error, source)})
     return encode({"stage": "table"}, values.tobytes())
+
+
+def _layout(namespace: dict[str, Any], source: str, name: str, params: dict[str, int]) -> dict[str, Any]:
+    """The numbers of the TileLayout that a function of the submission returns, or why there are none."""
+    try:
+        return _numbers(_find_builder(namespace, name, params)(**params))
+    except BaseException as error:  # the other layouts and the kernel are still looked at
+        return _describe(error, source)
+
+
+def _numbers(layout: Any) -> dict[str, Any]:
+    from tvm.tirx.layout import TileLayout
+
+    if layout is None:
+        raise Refused("empty")
+    if type(layout) is not TileLayout:
+        raise Refused("not_a_layout", returned=_type_name(layout))
+    shard, replica = (
+        [[_integer(part.extent), _integer(part.stride), str(part.axis.name)] for part in iters]
+        for iters in (layout.shard, layout.replica)
+    )
+    offset = [[str(axis.name), _integer(value)] for axis, value in layout.offset.items()]
+    return {"shard": shard, "replica": replica, "offset": offset}
+
+
+def _integer(value: Any) -> int:
+    import tvm
+
+    if not isinstance(value, int | tvm.tirx.IntImm):
+        raise Refused("symbolic", message=str(value)[:200])
+    return int(value)
 
 
 def _import(source: str) -> dict[str, Any]:
