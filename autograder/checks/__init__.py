@@ -119,6 +119,21 @@ class Outcome:
         ]
         return [place for place in self.lines_with(pattern) if any(_holds(node, place) for node in defined)]
 
+    def lines_that_define_arguments(self, function: str) -> list[Location]:
+        """The lines of the builder that assign a name which occurs in a call of a function, e.g. `T.cta_id`."""
+        name = self.exercise.builder.name
+        builders = [node for node in self._nodes() if isinstance(node, ast.FunctionDef) and node.name == name]
+        inside = [node for builder in builders for node in ast.walk(builder)]
+        calls = [node for node in inside if isinstance(node, ast.Call) and ast.unparse(node.func) == function]
+        names = {part.id for call in calls for part in ast.walk(call) if isinstance(part, ast.Name)}
+        assigned = [
+            node.lineno
+            for node in inside
+            if isinstance(node, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
+        ]
+        return [self.diagnosis.learner_line(line) for line in sorted(assigned)]
+
     def around(self, places: list[Location]) -> list[Location]:
         """These lines and the learner's `if` and loop statements that hold them, in order."""
         own = [place for place in places if place.file == self.submission.name]

@@ -85,14 +85,15 @@ def suspects(outcome: Outcome, suspect: str) -> list[Location]:
     if suspect == "store":
         return stores
     if suspect == "coverage":
-        return outcome.around(outcome.lines_on_output() or stores) + outcome.lines_in_builder(
-            r"\bT\.cta_id\("
-        )
+        grid = outcome.lines_in_builder(r"\bT\.cta_id\(") + outcome.lines_that_define_arguments("T.cta_id")
+        return outcome.around(outcome.lines_on_output() or stores) + grid
     if suspect == "cast":
         casts = outcome.lines_with(r"(?i)cast\(|cvt\.")
         return casts or outcome.lines_of("cvt") or outcome.lines_of("tcgen05.ld") + stores
     fills = outcome.lines(lambda name, _: name.startswith(FILLS) and not name.startswith(NO_FILLS))
-    return fills or outcome.around(outcome.lines(lambda name, _: name in ("ld.global", "cvt"))) + stores
+    views = outcome.lines_in_builder(r"\.view\(")  # another layout of the same memory leaves no instruction
+    found = fills or outcome.around(outcome.lines(lambda name, _: name in ("ld.global", "cvt"))) + stores
+    return found + [line for line in views if line not in found]
 
 
 def _got(actual: Any) -> str:

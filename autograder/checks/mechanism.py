@@ -24,7 +24,7 @@ def mechanism(check: Check, outcome: Outcome) -> CheckResult:
             kind="counter",
             message=_message(breach, several),
             fix=check.fixes.get(breach.counter, ""),
-            locations=_lines(breach.counter, outcome),
+            locations=_lines(breach.counter, outcome) or _instead(breach.counter, outcome),
             data={"counter": breach.counter, "seen": breach.seen, breach.kind: breach.bound},
         )
         for breach in found
@@ -49,6 +49,16 @@ def _lines(counter: str, outcome: Outcome) -> list[Location]:
     """The learner's lines with the instructions that a counter counts."""
     places = [place for name in COUNTED_BY.get(counter, (counter,)) for place in outcome.lines_of(name)]
     return list({(place.file, place.line): place for place in places}.values())
+
+
+def _instead(counter: str, outcome: Outcome) -> list[Location]:
+    """The lines that move the elements of a tensor in another way than by the TMA instruction that is missing."""
+    if counter == "cp.async.bulk.tensor.store":
+        return outcome.lines_on_output(("st.global",))
+    if counter == "cp.async.bulk.tensor.load":
+        inputs = [tensor.name for tensor in outcome.exercise.tensors if tensor.role == "input"]
+        return [line for tensor in inputs for line in outcome.lines_on(tensor, ("ld.global", "cp.async"))]
+    return []
 
 
 def _message(breach: Breach, several: bool) -> str:

@@ -1,4 +1,4 @@
-"""The reference of the transpose exercise."""
+"""The reference of the transpose exercises."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from autograder.oracles import Array, Reference, mistakes_of, oracle
 
 TILE = 64  # rows and columns of a tile
+VIEWED = (64, 128)  # rows and columns of a tile that is looked at through a view
 BLOCK = 8  # rows and columns of the blocks that ldmatrix moves; elements of a 16-byte chunk of float16
 
 Indices = npt.NDArray[np.integer[Any]]
@@ -53,6 +54,32 @@ def _transpose_mistakes(inputs: list[Array]) -> Iterator[tuple[str, Array]]:
         " written without the swizzle",
         _at(a, m ^ n % BLOCK * BLOCK, n),
     )
+    rows, columns = VIEWED
+    yield (
+        "each tile of D holds its tile of A in the old order: the view of the tile is row-major, so nothing is transposed",
+        _through_view(a, rows, 1),
+    )
+    yield (
+        f"each tile of D is as if the rows of the tile in SMEM were {rows} elements apart: they are {columns} apart,"
+        " look at the strides of the view",
+        _through_view(a, 1, rows),
+    )
+
+
+def _through_view(a: Array, down: int, across: int) -> Array:
+    """D (N, M) if row c, column r of a turned tile came from place `down * c + across * r` of the tile in SMEM.
+
+    A is padded with zeros to whole tiles, as TMA pads it. Places beyond the tile are taken modulo its size.
+    """
+    rows, columns = VIEWED
+    (m, n), tiles = a.shape, [-(-size // step) for size, step in zip(a.shape, VIEWED, strict=True)]
+    whole = np.zeros((tiles[0] * rows, tiles[1] * columns))
+    whole[:m, :n] = a
+    smem = whole.reshape(tiles[0], rows, tiles[1], columns).swapaxes(1, 2).reshape(*tiles, rows * columns)
+    place = (down * np.arange(columns)[:, None] + across * np.arange(rows)) % (rows * columns)
+    turned = smem[:, :, place]  # tile row, tile column, c, r
+    d: Array = turned.transpose(1, 2, 0, 3).reshape(whole.shape[::-1])[:n, :m]
+    return d
 
 
 def _at(a: Array, rows: Indices, columns: Indices) -> Array:

@@ -108,6 +108,8 @@ def _table(frame: Frame, name: str, domain: int, diagnosis: Diagnosis) -> Table:
     if frame.stage == "table" and len(frame.raw) == 8 * domain:
         return Table(tuple(array("q", frame.raw)))
     return Table(failure=diagnosis.table_failure(name, frame.header))
+
+
 def _receive_layouts(
     pump: Pump, builder: Child, diagnosis: Diagnosis, deadline: float
 ) -> list[dict[str, Any]]:
