@@ -122,7 +122,9 @@ class Outcome:
     def lines_that_define_arguments(self, function: str) -> list[Location]:
         """The lines of the builder that assign a name which occurs in a call of a function, e.g. `T.cta_id`."""
         name = self.exercise.builder.name
-        builders = [node for node in self._nodes() if isinstance(node, ast.FunctionDef) and node.name == name]
+        builders = [
+            node for node in self.statements() if isinstance(node, ast.FunctionDef) and node.name == name
+        ]
         inside = [node for builder in builders for node in ast.walk(builder)]
         calls = [node for node in inside if isinstance(node, ast.Call) and ast.unparse(node.func) == function]
         names = {part.id for call in calls for part in ast.walk(call) if isinstance(part, ast.Name)}

@@ -56,7 +56,9 @@ def _problem(
         return Evidence(kind="note", message=message, locations=[place] if place else [])
     own = replace(
         outcome.diagnosis,
-        exercise=outcome.exercise.model_copy(update={"builder": Builder(name=wanted.name, params=params)}),
+        exercise=outcome.exercise.model_copy(
+            update={"builder": Builder(name=wanted.name, params=dict(params))}
+        ),
     )
     if "kind" in answer:
         return _refused(own, wanted, answer)

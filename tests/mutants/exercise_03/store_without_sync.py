@@ -75,7 +75,7 @@ def build_transpose(M, N):
             if lane == 0:
                 T.ptx["mbarrier.init.shared.b64"](loaded.ptr_to([0]), T.uint32(1))
                 T.ptx["fence.mbarrier_init.release.cluster"]()
-        T.cuda.cta_sync()
+        T.cuda.cta_sync()  # now every thread may use the mbarrier
 
         if warp == 0:
             if lane == 0:
@@ -97,7 +97,9 @@ def build_transpose(M, N):
         T.ptx["fence.proxy.async.shared::cta"]()
         if warp == 0:
             if lane == 0:
-                Tx.copy_async(D[col0 : col0 + COLS, row0 : row0 + ROWS], turned[:, :], dispatch="tma_auto")  # <- here
+                Tx.copy_async(  # <- here
+                    D[col0 : col0 + COLS, row0 : row0 + ROWS], turned[:, :], dispatch="tma_auto"
+                )
                 T.ptx["cp.async.bulk.commit_group"]()
                 T.ptx["cp.async.bulk.wait_group"](0)
 

@@ -75,7 +75,7 @@ def build_transpose(M, N):
             if lane == 0:
                 T.ptx["mbarrier.init.shared.b64"](loaded.ptr_to([0]), T.uint32(1))
                 T.ptx["fence.mbarrier_init.release.cluster"]()
-        T.cuda.cta_sync()
+        T.cuda.cta_sync()  # now every thread may use the mbarrier
 
         if warp == 0:
             if lane == 0:
