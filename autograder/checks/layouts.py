@@ -23,6 +23,8 @@ from autograder.report.model import CheckResult, Evidence, Fault, Grid, Location
 def layouts(check: Check, outcome: Outcome) -> CheckResult:
     """Each layout has points of its own: all of them if every call's layout is equal, else none."""
     wanted = outcome.exercise.layouts
+    if outcome.submission.untouched:
+        return skipped(check, "no layout is written yet")
     if not outcome.layouts:
         early = unless_run(check, outcome)
         if early is not None and early.fault is not Fault.YOUR_CODE:

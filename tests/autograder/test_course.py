@@ -169,6 +169,7 @@ def test_names_in_the_course_are_those_that_exist() -> None:
         coalescing,
         correctness,
         functions,
+        layouts,
         mechanism,
         predictions,
         resources,
