@@ -21,7 +21,7 @@ from autograder.submission import read_submission
 
 COURSE = Path(__file__).resolve().parents[2]
 MOST_CHANGED_LINES = 12
-REWRITTEN = {"no_tensor_core", "no_tma", "one_stage", "sums_in_registers"}  # solve the task by other means: no small change
+REWRITTEN = {"no_tensor_core", "no_tma", "one_stage", "sums_in_registers", "b_by_threads"}  # solve the task by other means: no small change
 # A full grade takes seconds, so only one mutant of each kind goes all the way.
 GRADED = [
     "exercise_01/mask_one_too_few",
@@ -46,6 +46,10 @@ GRADED = [
     "exercise_06/parity_never_turns",
     "exercise_06/smem_hoard",
     "exercise_06/sums_in_registers",
+    "exercise_07/b_by_threads",
+    "exercise_07/bytes_of_one_tile",
+    "exercise_07/coordinates_exchanged",
+    "exercise_07/smem_hoard",
 ]
 SCHEDULES = [("late", 0), ("eager", 0), ("random", 1), ("random", 2)]
 MUTANTS = sorted((COURSE / "tests" / "mutants").glob("*/*.py"))
