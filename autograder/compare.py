@@ -13,8 +13,8 @@ from autograder.oracles import Reference
 
 Floats = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
-Suspect = Literal["operands", "cast", "store", "coverage"]
-Mistakes = Iterable[tuple[str, npt.NDArray[np.float64]]]
+Suspect = Literal["operands", "cast", "store", "coverage", "layout"]
+Mistakes = Iterable[tuple[str, npt.NDArray[np.float64]] | tuple[str, npt.NDArray[np.float64], Suspect]]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Comparison:
         max_error: largest |actual - expected| over finite mismatches.
         where: the pattern of the mismatches in words.
         meaning: what the values tell about the mistake, empty when nothing fits.
-        suspect: where to look for it: in the operands, in the cast, in the store of the output, or (coverage) also
-            in the size of the grid.
+        suspect: where to look for it: in the operands, in the cast, in the store of the output, (coverage) also
+            in the size of the grid, or in the layout of tiles in SMEM.
     """
 
     elements: int
@@ -80,7 +80,8 @@ def compare(
 ) -> Comparison:
     """Every element of `actual` must lie in [low, high] and be finite; 0 and -0 are equal.
 
-    mistakes: (words, result) of classic mistakes; looked at only when something is wrong.
+    mistakes: (words, result) of classic mistakes, NaN where nothing is written, and where to look for them, by default
+        in the operands; looked at only when something is wrong.
 
     Raises:
         ValueError: the shapes differ or the reference is not finite, which would be the grader's mistake.
@@ -185,10 +186,10 @@ def _meaning(
         moved = _moved(actual, expected, wrong)
         if moved:
             return moved, "store"
-    for words, result in mistakes:
-        near = np.isclose(actual.astype(np.float64), result, rtol=2.0**-9, atol=2.0**-20)
+    for words, result, *where in mistakes:
+        near = np.isclose(actual.astype(np.float64), result, rtol=2.0**-9, atol=2.0**-20, equal_nan=True)
         if near.mean() > 0.95 and near[wrong].mean() > 0.95:
-            return words, "operands"
+            return words, where[0] if where else "operands"
     if not actual[wrong].any():
         return "all of them are zero", "operands"
     narrow = _narrow(actual, expected, wrong)

@@ -38,7 +38,7 @@ class Swizzle:
 
     def explain(self, table: Sequence[int]) -> str:
         """What a wrong table of the mode does, in words; empty if nothing known fits."""
-        right = f"the {self.title} takes offset bits {_bits(7, self.bits)} and XORs them into bits {_bits(4, self.bits)}"
+        right = f"the {self.title} XORs {_bits(7, self.bits)} of the offset into {_bits(4, self.bits)}"
         if all(value == offset for offset, value in enumerate(table)):
             return f"it returns every offset as it came; {right}"
         for other in SWIZZLES.values():
@@ -49,7 +49,7 @@ class Swizzle:
         known = _as_xor(table)
         if known:
             source, target, count = known
-            return f"it XORs offset bits {_bits(source, count)} into bits {_bits(target, count)}; {right}"
+            return f"it XORs {_bits(source, count)} of the offset into {_bits(target, count)}; {right}"
         if all(value == _rotated(offset, self.bits) for offset, value in enumerate(table)):
             return "it adds the line's number to the chunk's number; a swizzle XORs them"
         if any(value % CHUNK != offset % CHUNK for offset, value in enumerate(table)):
@@ -62,8 +62,8 @@ class Swizzle:
         """Where the chunks of the first lines go, the learner's beside the wanted places; none of them moved: nothing."""
         if all(value == offset for offset, value in enumerate(table)):
             return []
-        wanted = _where(self, [self(offset) for offset in range(LINE * SHOWN_LINES)], "wanted")
-        yours = _where(self, table, "yours")
+        wanted = placed(self, [self(offset) for offset in range(LINE * SHOWN_LINES)], "wanted")
+        yours = placed(self, table, "yours")
         wrong = [
             (i, j)
             for i, row in enumerate(wanted.cells)
@@ -76,7 +76,7 @@ class Swizzle:
 SWIZZLES = {"swizzle_32": Swizzle(1), "swizzle_64": Swizzle(2), "swizzle_128": Swizzle(3)}
 
 
-def _where(mode: Swizzle, table: Sequence[int], title: str) -> Grid:
+def placed(mode: Swizzle, table: Sequence[int], title: str) -> Grid:
     """Lines by positions: `row.chunk` of the tile that lies there, in the colour of its chunk's number."""
     lines = min(SHOWN_LINES, len(table) // LINE)
     labels: list[list[list[str]]] = [[[] for _ in range(CHUNKS)] for _ in range(lines)]
@@ -95,7 +95,7 @@ def _where(mode: Swizzle, table: Sequence[int], title: str) -> Grid:
         columns=[str(position) for position in range(CHUNKS)],
         row_axis="line of 128 bytes",
         column_axis="position of 16 bytes",
-        note="row.chunk of the tile" if title == "wanted" else "",
+        note="" if title == "yours" else "in each cell: row.chunk of the tile",
     )
 
 
@@ -118,4 +118,4 @@ def _rotated(offset: int, bits: int) -> int:
 
 
 def _bits(first: int, count: int) -> str:
-    return str(first) if count == 1 else f"{first} to {first + count - 1}"
+    return f"bit {first}" if count == 1 else f"bits {first} to {first + count - 1}"

@@ -59,14 +59,19 @@ def observations(outcome: Outcome) -> list[Evidence]:
     for number in range(len(outcome.exercise.kernels)):
         kernel = outcome.of_kernel(number)
         judged = next((run for run in kernel.runs if run.correct), None)
-        run = judged or next((run for run in kernel.runs if run.wrote), None)
+        run = judged or next(iter(kernel.runs), None)
         for access in _shared(run) if run is not None else []:
             if judged is not None and _wasteful(access, check.times_ideal or 1.0):
                 continue  # stands among what costs points
             place = kernel.diagnosis.location(access["file"], access["line"])
             message = f"{_what(kernel, access)}: {_per_request(access)}"
             notes.append(
-                Evidence(kind="note", message=message, locations=[place], pictures=_pictures(access))
+                Evidence(
+                    kind="note",
+                    message=message,
+                    locations=[place],
+                    pictures=banks_against_lanes(access["pattern"]),
+                )
             )
     return notes
 
@@ -111,8 +116,8 @@ def _conflict(kernel: Outcome, access: dict[str, Any]) -> Evidence:
     data = {key: access[key] for key in ("requests", "passes", "ideal", "write", "pattern")}
     data |= {"degree": worst.degree, "banks": banks, "lanes": worst.lanes_in(banks[0])}
     fix = (
-        "let lanes that are served together reach different banks: give the tile the 128-byte swizzle, and send every"
-        " address through it"
+        "let lanes that are served together reach different banks; a swizzle does that for one chunk of eight rows, if the"
+        " layout and every address have it"
     )
     return Evidence(
         kind="counter",
@@ -121,7 +126,7 @@ def _conflict(kernel: Outcome, access: dict[str, Any]) -> Evidence:
         fix=fix,
         locations=[place],
         data=data,
-        pictures=_pictures(access),
+        pictures=banks_against_lanes(access["pattern"]),
     )
 
 
@@ -166,9 +171,11 @@ def _groups(pattern: dict[str, Any]) -> list[_Group]:
     return [_Group(pattern, positions) for positions in pattern["groups"]]
 
 
-def _pictures(access: dict[str, Any]) -> list[Grid]:
-    """Banks against lanes for the group of lanes with the worst conflict."""
-    pattern = access["pattern"]
+def banks_against_lanes(pattern: dict[str, Any] | None) -> list[Grid]:
+    """A picture of the group of lanes with the worst conflict in one request.
+
+    pattern: its lanes, their byte addresses, the bytes of each, and groups: positions in `lanes` served together.
+    """
     if pattern is None:
         return []
     groups = _groups(pattern)

@@ -9,7 +9,17 @@ from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
 
 STORES = ("st.global", "cp.async.bulk.tensor", "cp.async.bulk.global", "red.", "atom.")
-FILLS = ("st.shared", "cp.async", "tcgen05.mma", "tcgen05.cp", "tcgen05.st", "wgmma.mma", "mma.", "stmatrix")
+FILLS = (
+    "st.shared",
+    "cp.async",
+    "tcgen05.mma",
+    "tcgen05.cp",
+    "tcgen05.st",
+    "wgmma.mma",
+    "mma.",
+    "ldmatrix",
+    "stmatrix",
+)
 TMA_STORE = "cp.async.bulk.tensor.store"  # names a tensor map and no tensor
 NO_FILLS = (TMA_STORE, "cp.async.bulk.commit", "cp.async.bulk.wait", "cp.async.commit", "cp.async.wait")
 
@@ -79,7 +89,8 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
 
 def suspects(outcome: Outcome, suspect: str) -> list[Location]:
     """The lines where a mistake of this sort can be: where the output is stored, under which conditions and by how
-    many CTAs, where the sum leaves the tensor core and is cast, or where the operands are filled, loaded and multiplied.
+    many CTAs, where the sum leaves the tensor core and is cast, where tiles get their layout, or where the operands are
+    filled, loaded and multiplied.
     """
     stores = outcome.lines_on_output(STORES) or outcome.lines_of(TMA_STORE)
     if suspect == "store":
@@ -91,7 +102,9 @@ def suspects(outcome: Outcome, suspect: str) -> list[Location]:
         casts = outcome.lines_with(r"(?i)cast\(|cvt\.")
         return casts or outcome.lines_of("cvt") or outcome.lines_of("tcgen05.ld") + stores
     fills = outcome.lines(lambda name, _: name.startswith(FILLS) and not name.startswith(NO_FILLS))
-    views = outcome.lines_in_builder(r"\.view\(")  # another layout of the same memory leaves no instruction
+    # Another layout, or another view of the same memory, leaves no instruction.
+    pattern = r"\blayout\w* *=|\balign=|\.view\(" if suspect == "layout" else r"\.view\("
+    views = outcome.lines_in_builder(pattern)
     found = fills or outcome.around(outcome.lines(lambda name, _: name in ("ld.global", "cvt"))) + stores
     return found + [line for line in views if line not in found]
 

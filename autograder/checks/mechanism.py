@@ -46,8 +46,10 @@ def _praise(check: Check) -> str:
 
 
 def _lines(counter: str, outcome: Outcome) -> list[Location]:
-    """The learner's lines with the instructions that a counter counts."""
+    """The learner's lines with the instructions that a counter counts, or that store the output without them."""
     places = [place for name in COUNTED_BY.get(counter, (counter,)) for place in outcome.lines_of(name)]
+    if not places and counter.endswith(".store"):
+        places = outcome.lines_on_output()
     return list({(place.file, place.line): place for place in places}.values())
 
 

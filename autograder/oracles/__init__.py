@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ class Reference:
 
 
 Oracle = Callable[[list[Array]], Reference]
-Mistakes = Callable[[list[Array]], Iterator[tuple[str, Array]]]
+Mistakes = Callable[[list[Array]], Iterator[tuple[Any, ...]]]  # see autograder.compare.Mistakes
 ORACLES: dict[str, Oracle] = {}
 MISTAKES: dict[str, Mistakes] = {}
 
@@ -32,8 +33,8 @@ def oracle(compute: Oracle) -> Oracle:
 
 
 def mistakes_of(name: str) -> Callable[[Mistakes], Mistakes]:
-    """Register what classic mistakes in the operands would give: (what was done, its result), most telling
-    first.
+    """Register what classic mistakes would give, most telling first: (what was done, its result), and as a third
+    where to look if that is not in the operands.
     """
 
     def register(make: Mistakes) -> Mistakes:

@@ -282,33 +282,46 @@ def test_steps_left_out_of_a_transpose_are_named() -> None:
     assert compare(a.T.astype(F16), *allowed).mismatches == 0
 
     def tiles(
-        turn: bool = True, move: bool = True, tile: bool = True, read: bool = True, write: bool = True
+        turn: bool = True, move: bool = True, tile: bool = True, read: Any = 0, write: Any = 0
     ) -> np.ndarray:
-        """D of a kernel that works on 64 x 64 tiles in 8 x 8 blocks, with one step left out."""
+        """D of a kernel that works on 64 x 64 tiles in 8 x 8 blocks, with one step left out.
+
+        read, write: in row k of a block the kernel takes the chunk for another one, their XOR is read[k].
+        """
+        read, write = (np.broadcast_to(x, 8) for x in (read, write))
         d = np.full((256, 256), np.nan)
         padded = np.zeros((256, 256))
         padded[:136, :200] = a
-        for i, j in np.ndindex(4, 4):
+        for i, j in np.ndindex(3, 4):
             loaded = padded[64 * i : 64 * i + 64, 64 * j : 64 * j + 64]
             blocks = {}
             for r, c in np.ndindex(8, 8):
-                rows = [loaded[8 * r + k, 8 * (c if read else c ^ k) :][:8] for k in range(8)]
+                rows = [loaded[8 * r + k, 8 * (c ^ read[k]) :][:8] for k in range(8)]
                 blocks[r, c] = np.array(rows).T if turn else np.array(rows)
             out = np.empty((64, 64))
             for (r, c), block in blocks.items():
                 r, c = (c, r) if move else (r, c)
                 for k in range(8):
-                    out[8 * r + k, 8 * (c if write else c ^ k) :][:8] = block[k]
+                    out[8 * r + k, 8 * (c ^ write[k]) :][:8] = block[k]
             where = (j, i) if tile else (i, j)
             d[64 * where[0] : 64 * where[0] + 64, 64 * where[1] : 64 * where[1] + 64] = out
         return d[:200, :136].astype(F16)
 
+    eight = np.arange(8)
+    shifted = eight ^ (eight + 3) % 8
     for wrong, words in [
         (tiles(turn=False), "no block is transposed itself"),
         (tiles(move=False), "stays where it was in its tile"),
         (tiles(tile=False), "went back to where it came from"),
-        (tiles(read=False), "was read without the swizzle"),
-        (tiles(write=False), "was written without the swizzle"),
+        (tiles(read=eight), "was read without the swizzle"),
+        (tiles(read=eight & 4), "was read with the 64-byte swizzle"),
+        (tiles(read=eight & 6), "was read with the 32-byte swizzle"),
+        (tiles(write=eight), "was written without the swizzle"),
+        (tiles(write=eight & 4), "was written with the 64-byte swizzle"),
+        (tiles(read=eight, write=eight), "the rows of both tiles are mixed up"),
+        (tiles(read=shifted, write=shifted), "as if the tiles begin 384 bytes behind a multiple of 1024"),
+        (tiles(read=shifted), "as if the tile that is loaded begins 384 bytes"),
+        (tiles(write=shifted), "as if the tile that is stored begins 384 bytes"),
     ]:
         assert words in compare(wrong, *allowed, mistakes=MISTAKES["transpose"]([a])).meaning
     assert (tiles() == a.T).all()

@@ -130,10 +130,13 @@ def test_one_wrong_value_anywhere_costs_the_function(outcome: Outcome, offset: i
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (lambda n: n, "it returns every offset as it came; the 64-byte swizzle takes offset bits 7 to 8"),
+        (
+            lambda n: n,
+            "it returns every offset as it came; the 64-byte swizzle XORs bits 7 to 8 of the offset into bits 4 to 5",
+        ),
         (SWIZZLES["swizzle_128"], "it is the 128-byte swizzle; "),
-        (lambda n: n ^ (n >> 6 & 3) << 4, "it XORs offset bits 6 to 7 into bits 4 to 5; "),
-        (lambda n: n ^ (n >> 7 & 3) << 5, "it XORs offset bits 7 to 8 into bits 5 to 6; "),
+        (lambda n: n ^ (n >> 6 & 3) << 4, "it XORs bits 6 to 7 of the offset into bits 4 to 5; "),
+        (lambda n: n ^ (n >> 7 & 3) << 5, "it XORs bits 7 to 8 of the offset into bits 5 to 6; "),
         (
             lambda n: n - n % 64 + (n + n // 128 % 4 * 16) % 64,
             "it adds the line's number to the chunk's number",

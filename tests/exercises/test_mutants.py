@@ -21,7 +21,10 @@ from autograder.submission import read_submission
 
 COURSE = Path(__file__).resolve().parents[2]
 MOST_CHANGED_LINES = 12
-REWRITTEN = {"no_tensor_core", "no_tma", "one_stage", "sums_in_registers", "b_by_threads"}  # solve the task by other means: no small change
+# Mutants that solve the task by other means, which is no small change.
+REWRITTEN = {
+    "b_by_threads", "element_by_element", "no_tensor_core", "no_tma", "no_tma_store", "one_stage", "sums_in_registers",
+}  # fmt: skip
 # A full grade takes seconds, so only one mutant of each kind goes all the way.
 GRADED = [
     "exercise_01/mask_one_too_few",
@@ -36,6 +39,12 @@ GRADED = [
     "exercise_03/no_tma",
     "exercise_03/smem_hoard",
     "exercise_03/strides_exchanged",
+    "exercise_04/no_proxy_fence",
+    "exercise_04/no_swizzle",
+    "exercise_04/no_tma_store",
+    "exercise_04/not_aligned",
+    "exercise_04/smem_hoard",
+    "exercise_04/swizzle_64_of_rows",
     "exercise_05/accumulate_first",
     "exercise_05/missing_commit",
     "exercise_05/no_tensor_core",
