@@ -199,6 +199,22 @@ class Kernel:
             log.findings, counters, time.perf_counter() - start, self.arch, schedule, seed, tuple(accesses)
         )
 
+    def record(self, *tensors: Any, recorder: Any, clusters: Sequence[int] | None = None) -> None:
+        """Run (some clusters of) the kernel for the timing model: each strand's events go to ``recorder``.
+
+        Findings are not looked for and outputs are not meaningful; the run is `eager`, so that nothing waits.
+
+        Args:
+            recorder: a :class:`emulator.timing.record.Recorder`.
+            clusters: numbers of the clusters to run; None: all.
+        """
+        arrays = [_as_argument(i, t) for i, t in enumerate(tensors)]
+        log = FindingLog()
+        with _quiet():
+            self._launch_all(
+                arrays, log, {}, 0, "eager", False, "fast", True, None, [], recorder=recorder, clusters=clusters
+            )
+
     _backup: list[Any] = field(default_factory=list)
 
     @cached_property
@@ -207,7 +223,7 @@ class Kernel:
 
     def _launch_all(
         self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool,
-        accesses: list[Access] | None, tensor_maps: list[HostTensorMap],
+        accesses: list[Access] | None, tensor_maps: list[HostTensorMap], recorder: Any = None, clusters: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self._backup = [] if fine else [a.copy() for a in _memories(arrays, tensor_maps)]
         memory = GlobalMemory()
@@ -251,6 +267,9 @@ class Kernel:
             machine.written = _written(memory, launch, program)
             if accesses is not None:
                 machine.statistics = AccessStatistics()
+            if recorder is not None:
+                recorder.attach(machine)
+                machine.chosen = None if clusters is None else list(clusters)
             box.append(machine)
             try:
                 machine.run()

@@ -141,7 +141,8 @@ class Machine:
         self.max_live_clusters = max(1, resident // (cx * cy * cz))
         self.clusters: list[Cluster] = []
         self.rd_sites: list[int] = []
-        self.trace: Any = None
+        self.trace: Any = None  # a emulator.timing.record.Recorder
+        self.chosen: list[int] | None = None  # clusters that are to run, in place of the whole grid
         self.steps = 0
         self.running: Strand | None = None
         self.written: dict[int, bool] = {}
@@ -316,7 +317,12 @@ class Machine:
     # ------------------------------------------------------------------------------------------ launching CTAs
 
     def start_cluster(self) -> bool:
-        """Start the next cluster of the grid; False when none is left."""
+        """Start the next cluster of the grid (or of those that were chosen); False when none is left."""
+        if self.chosen is not None:
+            if not self.chosen:
+                return False
+            self.launch_cluster(self.chosen.pop(0))
+            return True
         while self.next_cluster < self.num_clusters and self.next_cluster in self.cancelled:
             self.next_cluster += 1
         if self.next_cluster >= self.num_clusters:

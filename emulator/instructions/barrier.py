@@ -90,6 +90,8 @@ def _arrive(t: Threads, index: int, count: int, warps: list[int], sync: bool) ->
         )  # fmt: skip
     b.expected = count
     b.site = t.site
+    if machine.trace is not None:
+        machine.trace.add(machine, "bar", t.site, index, len(warps), count, sync)
     twice = b.present.intersection(warps)
     if twice:
         machine.report(
@@ -235,6 +237,9 @@ def _cluster_arrive(t: Threads, release: bool) -> None:
             )
         cluster.barrier_arrived[key] = generation + 1
         cluster.barrier_count += 1
+    machine = t.cta.machine
+    if machine.trace is not None:
+        machine.trace.add(machine, "cluster_arrive", t.site, len(t.active_warps()))
     if cluster.hb is not None:
         cluster.hb.cluster_arrive(t.hb_warps(), t.rd_site, release=release)
     _complete_cluster(cluster)
@@ -272,6 +277,9 @@ def _cluster_wait(t: Threads, acquire: bool) -> Generator[Wait, None, None]:
             site=t.site,
         )
     generation = max(mine) - 1
+    machine = t.cta.machine
+    if machine.trace is not None:
+        machine.trace.add(machine, "cluster_wait", t.site)
     while cluster.barrier_generation <= generation:
         yield ClusterWait(cluster, generation, t.site, warps)
     if cluster.hb is not None:

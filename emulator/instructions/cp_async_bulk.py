@@ -196,12 +196,18 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
             issue_copy(bar, shaped.box_bytes, site)
         if beside is not None:
             beside.load_issued()
+        dry = False
+        if machine.trace is not None:
+            machine.trace.load(machine, site, shaped.box_bytes, shaped.lines, targets, segment, position)
+            dry = machine.trace.dry
 
         def complete(targets: Any = targets, position: tuple[int, ...] = position, site: int = site) -> None:
             if beside is not None:
                 beside.load_completed()
             for cta, offset, bar in targets:
-                if gather:
+                if dry:
+                    pass
+                elif gather:
                     map_.gather4(segment.raw, position, cta.smem, offset)
                 else:
                     map_.load(segment.raw, position, cta.smem, offset)
@@ -328,10 +334,17 @@ def _store_tensor(mods: Mods, t: Threads, tmap: Any, coords: Any, src: Any, op: 
                 atomic=bool(op),
             )
 
-        def source(cta: Cta = cta, offset: int = offset) -> Any:
-            return shaped.read_box(cta.smem, offset)
+        dry = False
+        if machine.trace is not None:
+            machine.trace.store(machine, t.site, shaped.box_bytes, shaped.lines)
+            dry = machine.trace.dry
 
-        def sink(box: Any, position: tuple[int, ...] = position) -> None:
+        def source(cta: Cta = cta, offset: int = offset, dry: bool = dry) -> Any:
+            return None if dry else shaped.read_box(cta.smem, offset)
+
+        def sink(box: Any, position: tuple[int, ...] = position, dry: bool = dry) -> None:
+            if dry:
+                return
             if scatter:
                 for i, row in enumerate(map_._four(position)):
                     map_._row_map.store_box(box[i : i + 1], segment.raw, (position[0], row))
@@ -358,6 +371,9 @@ def reduce_tensor(mods: Mods, t: Threads, tmap: Any, coords: Any, src: Any, poli
 @instruction("ptx.cp_async_bulk_commit_group", counter="cp.async.bulk.commit_group")
 def commit_group(mods: Mods, t: Threads) -> None:
     """Close the bulk stores that each active thread has issued into a group."""
+    machine = t.cta.machine
+    if machine.trace is not None:
+        machine.trace.add(machine, "commit_group", t.site)
     hb = t.cta.cluster.hb
     if t.lane is not None:
         _, state = _thread(t)
@@ -403,6 +419,8 @@ def wait_group(mods: Mods, t: Threads, count: Any) -> None:
     read = "read" in mods
     t.count_op("cp.async.bulk.wait_group.read" if read else "cp.async.bulk.wait_group")
     machine = t.cta.machine
+    if machine.trace is not None:
+        machine.trace.add(machine, "wait_group", t.site, n, read)
 
     def wait(state: BulkThread) -> None:
         done = state.groups[: len(state.groups) - n] if n else state.groups
@@ -473,6 +491,8 @@ def _bulk_load(t: Threads, dst: Any, src: Any, size: Any, mbar: Any, mask: Any) 
         site = t.site
         for _, _, bar in targets:
             issue_copy(bar, n, site)
+        if machine.trace is not None:
+            machine.trace.load(machine, site, n, -(-n // 128), targets, segment, (start, n))
 
         def complete(
             targets: Any = targets, segment: Any = segment, start: int = start, n: int = n, site: int = site
@@ -590,6 +610,8 @@ def _bulk_s2g(mods: Mods, t: Threads, dst: Any, src: Any, size: Any, op: str) ->
                 atomic=bool(op),
             )
         machine.count("bytes.bulk.store", n)
+        if machine.trace is not None:
+            machine.trace.store(machine, t.site, n, -(-n // 128))
 
         def source(cta: Cta = cta, offset: int = offset, n: int = n) -> Any:
             return cta.smem[offset : offset + n].copy()

@@ -14,6 +14,9 @@ from emulator.threads import Threads
 @instruction("ptx.fence_proxy", counter="fence.proxy.async")
 def fence_proxy(mods: Mods, t: Threads) -> None:
     """``fence.proxy.async[.space]``: earlier generic-proxy writes of this thread become visible to the async proxy."""
+    machine = t.cta.machine
+    if machine.trace is not None:
+        machine.trace.add(machine, "fence", t.site)
     hb = t.cta.cluster.hb
     if hb is None or "async" not in mods:
         return

@@ -43,6 +43,8 @@ def arrive(t: Threads, bar: Mbarrier, count: int, tx: int, warps: list[int], *, 
     if hb is not None:
         first = t.cta.rank * t.cta.num_warps
         hb.mbarrier_arrive(tuple(first + w for w in warps), bar.hb, t.rd_site, release=release)
+    if machine.trace is not None:
+        machine.trace.add(machine, "arrive", t.site, machine.trace.barrier(machine, bar), count, tx)
     update(machine, bar, count, tx, t.site, warps[0])
 
 
@@ -137,7 +139,10 @@ def mbarrier_init(mods: Mods, t: Threads, address: Any, count: Any) -> None:
             first = t.cta.rank * t.cta.num_warps
             bar.hb = t.cta.cluster.hb.mbarrier_init(first + t.warps[0], cta.rank, offset, t.rd_site)
         cta.mbarriers[offset] = bar
-        t.cta.machine.progress += 1
+        machine = t.cta.machine
+        machine.progress += 1
+        if machine.trace is not None:
+            machine.trace.add(machine, "init", t.site, machine.trace.barrier(machine, bar), int(n))
 
 
 @instruction("ptx.mbarrier_inval", counter="mbarrier.inval")
@@ -202,7 +207,10 @@ def mbarrier_arrive_expect_tx(mods: Mods, t: Threads, address: Any, tx: Any) -> 
 @instruction("ptx.mbarrier_expect_tx", counter="mbarrier.expect_tx")
 def mbarrier_expect_tx(mods: Mods, t: Threads, address: Any, tx: Any) -> None:
     for bar, (n,), threads, warps in _grouped(t, address, tx):
-        update(t.cta.machine, bar, 0, int(n) * threads, t.site, warps[0])
+        machine = t.cta.machine
+        if machine.trace is not None:
+            machine.trace.add(machine, "arrive", t.site, machine.trace.barrier(machine, bar), 0, int(n) * threads)
+        update(machine, bar, 0, int(n) * threads, t.site, warps[0])
 
 
 @instruction("ptx.mbarrier_complete_tx", counter="mbarrier.complete_tx")
@@ -225,6 +233,9 @@ def _wait(t: Threads, address: Any, parity: Any) -> Generator[Wait, None, None]:
     for bar, (p,), _threads, warps in _grouped(t, address, parity):
         p = int(p)
         _check_parity(t, bar, p)
+        machine = t.cta.machine
+        if machine.trace is not None:
+            machine.trace.add(machine, "wait", t.site, machine.trace.barrier(machine, bar), p)
         while not bar.test(p):
             yield MbarrierWait(bar, p, t.site, warps)
         hb = t.cta.cluster.hb

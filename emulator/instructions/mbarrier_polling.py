@@ -109,6 +109,9 @@ def try_wait_parity(mods: Mods) -> Callable[..., Generator[Wait, None, Value]]:
         results = []
         for bar, (p,), _threads, warps in _grouped(t, address, parity):
             _check_parity(t, bar, int(p))
+            machine = t.cta.machine
+            if machine.trace is not None:
+                machine.trace.add(machine, "wait", t.site, machine.trace.barrier(machine, bar), int(p))
             if not bar.test(int(p)):
                 yield TryWait(bar, int(p), t.site, warps)
             results.append(((_window(bar, address), p), _done(t, bar, int(p), warps, acquire)))

@@ -140,6 +140,8 @@ def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generat
             )
         target.view(np.dtype(np.uint32))[offset // 4] = base
         cta.machine.progress += 1
+        if cta.machine.trace is not None:
+            cta.machine.trace.add(cta.machine, "alloc", t.site)
 
 
 @instruction("ptx.tcgen05_dealloc", collective=True, counter="tcgen05.dealloc")
@@ -294,6 +296,10 @@ def _issue_mma(
         i = plan.idesc
         machine.count("flops.tcgen05.mma", 2 * i.m * i.n * i.k)
         machine.count("mma.executed")
+        if machine.trace is not None:
+            machine.trace.add(machine, "mma", t.site, group, i.m, i.n, a_in_tmem)
+            if machine.trace.dry:
+                continue
         chain = (cluster, "mma", t.cta.rank, warp)
         queue = machine.chains.get(chain)
         beside = cluster.beside_mma
@@ -420,6 +426,9 @@ def _commit(mods: Mods, t: Threads, address: Any, mask: Any = None) -> None:
         if cluster.hb is not None:
             cluster.hb.tcgen05_commit(warp, [b.hb for b in bars], t.rd_site)
         site, w = t.site, t.warps[0]
+        if machine.trace is not None:
+            named = tuple(machine.trace.barrier(machine, bar) for bar in bars)
+            machine.trace.add(machine, "commit", t.site, named)
 
         def complete(bars: list[Any] = bars, site: int = site, w: int = w) -> None:
             for bar in bars:
@@ -508,7 +517,10 @@ def tcgen05_ld(mods: Mods, t: Threads, address: Any, split: Any = 0) -> np.ndarr
         _check_tmem(t, t.cta, column, columns, "tcgen05.ld")
         _hb_ldst(t, column, columns, positions, shape, bases, False)
         block = tl.ld(t.cta.tmem.cells, shape, num, column, bases, split, packed)
-        t.cta.machine.count("bytes.tmem.load", block.nbytes)
+        machine = t.cta.machine
+        machine.count("bytes.tmem.load", block.nbytes)
+        if machine.trace is not None:
+            machine.trace.add(machine, "tmem", t.site, block.nbytes, len(positions), True)
         if len(groups) == 1 and len(positions) == len(t.warps):
             return block
         if out is None:
@@ -550,7 +562,10 @@ def tcgen05_st(mods: Mods, t: Threads, address: Any, *operands: Any) -> None:
         if len(positions) != len(t.warps):
             part = np.concatenate([block[:, 32 * p : 32 * p + 32] for p in positions], axis=1)
         tl.st(t.cta.tmem.cells, np.ascontiguousarray(part), shape, num, column, bases, split, packed)
-        t.cta.machine.count("bytes.tmem.store", part.nbytes)
+        machine = t.cta.machine
+        machine.count("bytes.tmem.store", part.nbytes)
+        if machine.trace is not None:
+            machine.trace.add(machine, "tmem", t.site, part.nbytes, len(positions), False)
     t.cta.machine.progress += 1
 
 
@@ -558,6 +573,9 @@ def tcgen05_st(mods: Mods, t: Threads, address: Any, *operands: Any) -> None:
 def tcgen05_wait(mods: Mods, t: Threads) -> None:
     """``tcgen05.wait::ld`` / ``::st``: this thread's own loads or stores of TMEM are complete."""
     load = "wait::ld" in mods
+    machine = t.cta.machine
+    if machine.trace is not None:
+        machine.trace.add(machine, "tmem_wait", t.site)
     t.count_op("tcgen05.wait::ld" if load else "tcgen05.wait::st")
     hb = t.cta.cluster.hb
     if hb is not None:

@@ -148,6 +148,11 @@ class TensorMap:
         return self.rows * self.row_bytes
 
     @cached_property
+    def lines(self) -> int:
+        """Pieces of at most 128 bytes of one row that TMA moves for a box."""
+        return self.rows * -(-self.row_bytes // 128)
+
+    @cached_property
     def smem_bytes(self) -> int:
         """Extent of the box in shared memory, including the gaps of rows narrower than the swizzle."""
         return (self.rows - 1) * self.pitch + self.row_bytes

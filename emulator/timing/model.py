@@ -1,0 +1,177 @@
+"""The modelled time of a kernel at full problem size: a few clusters recorded without data, one node simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from emulator.timing.parameters import Parameters, load
+from emulator.timing.record import ClusterTrace, Recorder
+from emulator.timing.simulate import Interval, Memory, Node, Simulated
+
+if TYPE_CHECKING:
+    from emulator.kernel import Kernel
+
+RECORDED = 3  # clusters of a large grid that are run: the first, one in the middle, the last
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """A modelled time and what it is made of.
+
+    Attributes:
+        microseconds: from the start of the kernel to its end, launch included.
+        cycles: of one node, without the launch. clock_ghz: the SM clock that was assumed.
+        device: whose parameters were used.
+        waves: clusters that one node works through one after another, and how many at a time.
+        flops: of all tensor-core instructions. bytes_loaded, bytes_stored: requested, whole grid; bytes_dram: least traffic.
+        busy: share of the time that each engine of the first SM works.
+        stalls: share of the time that warps of a role wait for something, worst first.
+        bottleneck: one sentence.
+        intervals: for the picture, in cycles.
+    """
+
+    microseconds: float
+    cycles: float
+    clock_ghz: float
+    device: str
+    waves: int
+    resident: int
+    flops: int
+    bytes_loaded: int
+    bytes_stored: int
+    bytes_dram: int
+    busy: dict[str, float]
+    stalls: tuple[tuple[str, str, float], ...]
+    bottleneck: str
+    intervals: tuple[Interval, ...] = ()
+
+    @property
+    def tflops(self) -> float:
+        return self.flops / self.microseconds / 1e6
+
+
+def model(
+    kernel: Kernel, tensors: Sequence[Any], *, clock_ghz: float | None = None, intervals: bool = False, device: str | None = None
+) -> Modelled:
+    """Model a launch on ``tensors`` (their contents do not matter; outputs are overwritten with nothing useful).
+
+    Args:
+        kernel: a compiled kernel.
+        clock_ghz: the SM clock; None: that of the parameters.
+        intervals: keep what every warp and engine did when, for a picture.
+        device: architecture whose parameters to use; None: the one the kernel was compiled for.
+
+    Raises:
+        ValueError: no parameters for that architecture, or the kernel launches nothing.
+    """
+    p = load(device or kernel.arch)
+    if clock_ghz is not None:
+        p = p.with_values(clock_ghz=clock_ghz)
+    launch = kernel._static_launch()
+    recorder = Recorder(dry=True)
+    chosen = None
+    if launch is not None:
+        clusters = int(np.prod(launch.grid)) // int(np.prod(launch.cluster))
+        chosen = sorted({0, clusters // 2, clusters - 1}) if clusters > RECORDED else None
+    kernel.record(*tensors, recorder=recorder, clusters=chosen)
+    resources = kernel.resources
+    grid, shape = resources["grid"], resources["cluster"]
+    clusters = int(np.prod(grid)) // int(np.prod(shape))
+    if not recorder.clusters:
+        raise ValueError("the kernel did nothing that could be timed")
+    traces = [recorder.clusters[i] for i in sorted(recorder.clusters)]
+    return _time(p, traces, clusters, int(np.prod(shape)), resources, intervals)
+
+
+def _time(
+    p: Parameters, traces: list[ClusterTrace], clusters: int, per_cluster: int, resources: dict[str, Any], intervals: bool
+) -> Modelled:
+    resident = occupancy(p, resources)
+    nodes = max(1, int(p.sms) // per_cluster)
+    mine = -(-clusters // nodes)  # clusters of the busiest node
+    active = min(clusters, nodes) * per_cluster
+    mean = clusters / len(traces)
+    loaded, stored = (round(mean * sum(getattr(t, name) for t in traces)) for name in ("loaded", "stored"))
+    dram = min(loaded, _footprint(traces, clusters)) + stored
+    memory = shared_memory_system(p, active, loaded, stored, dram)
+    longest = max(traces, key=lambda t: sum(len(s.events) for s in t.strands))
+    node = Node(p, memory, intervals=intervals, resident=min(resident, mine))
+    simulated = node.run([longest] * mine)
+    microseconds = simulated.cycles / p.clock_ghz / 1e3 + p.launch_us
+    flops = round(mean * sum(_flops(t) for t in traces))
+    busy = {name: cycles / simulated.cycles for name, cycles in simulated.busy[0].items()}
+    stalls = _shares(simulated, longest, mine)
+    return Modelled(
+        microseconds, simulated.cycles, p.clock_ghz, p.device, mine, min(resident, mine), flops, loaded, stored, dram, busy, stalls,
+        _bottleneck(busy, stalls, dram, microseconds, p), tuple(simulated.intervals),
+    )  # fmt: skip
+
+
+def occupancy(p: Parameters, resources: dict[str, Any]) -> int:
+    """CTAs that one SM holds at a time: by SMEM, threads, TMEM columns and slots (registers are not known here)."""
+    limits = [p.ctas_per_sm, p.threads_per_sm // max(1, resources["threads_per_cta"])]
+    limits.append(p.smem_per_sm // (resources["smem_bytes"] + 1024))
+    if resources.get("tmem_columns"):
+        limits.append(p.tmem_columns // resources["tmem_columns"])
+    return max(1, int(min(limits)))
+
+
+def shared_memory_system(p: Parameters, active: int, loaded: int, stored: int, dram: int) -> Memory:
+    """One SM's share of L2 and DRAM when ``active`` SMs do the same.
+
+    The share of the loads that misses L2 is the least that it can be: every byte comes from DRAM once. Half of the hits
+    are in the far partition when data is used by SMs of both.
+    """
+    dram_clk = p.dram_tb_per_s * 1e3 / p.clock_ghz  # bytes per clock
+    miss = min(1.0, max(0, dram - stored) / loaded) if loaded else 0.0
+    per_byte = max(1 / p.sm_bytes_per_clk, active / p.l2_bytes_per_clk, miss * active / dram_clk)
+    store = max(1 / p.sm_bytes_per_clk, active / p.l2_bytes_per_clk, active / dram_clk if stored else 0.0)
+    hit = (p.tma_latency_near + p.tma_latency_far) / 2 if active > 1 else p.tma_latency_near
+    return Memory(per_byte, store, (1 - miss) * hit + miss * p.tma_latency_dram, p.gmem_latency)
+
+
+def _footprint(traces: list[ClusterTrace], clusters: int) -> int:
+    """Bytes that the grid reads from DRAM at least: what the recorded clusters read, scaled, at most the whole tensors."""
+    boxes: dict[tuple[int, Any], int] = {}
+    sizes: dict[int, int] = {}
+    for t in traces:
+        boxes.update(t.loads)
+        sizes.update(t.tensors)
+    read: dict[int, int] = {}
+    for (tensor, _), nbytes in boxes.items():
+        read[tensor] = read.get(tensor, 0) + nbytes
+    plain = sum(t.loaded for t in traces) - sum(sum(t.loads.values()) for t in traces)
+    scale = clusters / len(traces)
+    return round(sum(min(sizes[k], n * scale) for k, n in read.items()) + max(0, plain) * 0)
+
+
+def _flops(trace: ClusterTrace) -> int:
+    """Of all MMAs, counted as for 16-bit elements (K = 16)."""
+    return sum(2 * e[3] * e[4] * 16 for s in trace.strands for e in s.events if e[0] == "mma")
+
+
+def _shares(simulated: Simulated, trace: ClusterTrace, mine: int) -> tuple[tuple[str, str, float], ...]:
+    rows = [(role, what, cycles / simulated.cycles) for (role, what), cycles in simulated.stalls.items()]
+    return tuple(sorted(rows, key=lambda r: -r[2]))
+
+
+def _bottleneck(busy: dict[str, float], stalls: Any, dram: int, microseconds: float, p: Parameters) -> str:
+    """What holds the kernel back, and what would help."""
+    core = busy.get("tensor core", 0.0)
+    roof = dram / (p.dram_tb_per_s * 1e6) / microseconds
+    if core >= 0.85:
+        return f"The tensor core works {100 * core:.0f} % of the time: the kernel is near its roof."
+    if roof >= 0.8:
+        return f"DRAM moves bytes {100 * roof:.0f} % of the time: the kernel is bound by memory."
+    mma = [(what, share) for role, what, share in stalls if role == "MMA"]
+    if core and mma:
+        what, share = mma[0]
+        return f"The tensor core works {100 * core:.0f} % of the time; its warp waits {100 * share:.0f} % of the time for {what}."
+    if stalls:
+        role, what, share = stalls[0]
+        return f"Warps of the role {role} wait for {what} most of the time ({share:.1f} warps on average)."
+    return "Nothing waits: issuing instructions takes the time."

@@ -1,0 +1,442 @@
+"""Gives times to recorded events: warps as processes, tensor core, TMA and memory as servers, barriers as they are.
+
+Everything is in cycles of the SM clock. One *node* is simulated: the SMs that hold the CTAs of one cluster. It gets its
+share of L2 and DRAM bandwidth; other nodes are taken to do the same at the same time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from emulator.timing.parameters import Parameters
+from emulator.timing.record import Barrier, ClusterTrace, Event, StrandTrace
+
+Work = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What a lane of the picture does from ``start`` to ``end`` (cycles).
+
+    Attributes:
+        lane: ``("warp", CTA slot, rank, warp)`` or ``("engine", rank, "tensor core" | "TMA load" | "TMA store")``.
+        kind: ``wait`` (stalled) or the event's kind.
+        site: statement, -1 if none. what: the barrier that is waited for, or a short text.
+    """
+
+    lane: tuple[Any, ...]
+    start: float
+    end: float
+    kind: str
+    site: int
+    what: str = ""
+
+
+@dataclass
+class Memory:
+    """Bandwidth of one SM's share and latency of TMA loads."""
+
+    load_cycles_per_byte: float
+    store_cycles_per_byte: float
+    tma_latency: float
+    gmem_latency: float
+
+
+@dataclass
+class _Sm:
+    """Servers of one SM: when each is free again, and for how long it has worked."""
+
+    tensor_core: float = 0.0
+    tma_load: float = 0.0
+    tma_store: float = 0.0
+    load_path: float = 0.0
+    store_path: float = 0.0
+    tmem: float = 0.0
+    smem: float = 0.0
+    busy: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Mbarrier:
+    expected: int
+    pending: int
+    tx: int = 0
+    generation: int = 0
+    waiters: list[tuple[_Strand, int]] = field(default_factory=list)
+
+
+@dataclass
+class _Named:
+    arrived: int = 0
+    waiters: list[_Strand] = field(default_factory=list)
+
+
+@dataclass
+class _Cta:
+    """A CTA that runs: warps that are left, named barriers."""
+
+    warps: int
+    named: dict[int, _Named] = field(default_factory=dict)
+    live: int = 0
+
+
+@dataclass
+class _Cluster:
+    trace: ClusterTrace
+    slot: int
+    ctas: list[_Cta]
+    bars: dict[Barrier, _Mbarrier] = field(default_factory=dict)
+    arrived: int = 0
+    waiting: list[_Strand] = field(default_factory=list)
+    generation: int = 0
+    live: int = 0
+
+
+@dataclass
+class _Strand:
+    trace: StrandTrace
+    cluster: _Cluster
+    at: int = 0  # next event
+    blocked: float = -1.0  # since when
+    why: tuple[int, str] = (-1, "")
+    mma_done: float = 0.0
+    tmem_done: float = 0.0
+    tmem_registers: float = 0.0
+    loads: deque[float] = field(default_factory=deque)
+    stores: list[tuple[float, float]] = field(default_factory=list)  # of the open group: read, written
+    groups: list[tuple[float, float]] = field(default_factory=list)
+    cluster_generation: int = 0
+
+
+@dataclass
+class Simulated:
+    """Cycles of the node, its intervals (if asked for), busy cycles per engine of each SM, stalls per reason."""
+
+    cycles: float
+    intervals: list[Interval]
+    busy: list[dict[str, float]]
+    stalls: dict[tuple[str, str], float]
+    unfinished: int = 0
+
+
+class Node:
+    """The SMs of one cluster slot; :meth:`run` works through clusters, ``resident`` of them at a time."""
+
+    def __init__(self, p: Parameters, memory: Memory, *, intervals: bool = False, resident: int = 1) -> None:
+        self.p = p
+        self.memory = memory
+        self.keep = intervals
+        self.resident = resident
+        self.intervals: list[Interval] = []
+        self.stalls: dict[tuple[str, str], float] = {}
+        self.heap: list[tuple[float, int, Work]] = []
+        self.count = 0
+        self.sms: list[_Sm] = []
+        self.now = 0.0
+        self.queue: deque[ClusterTrace] = deque()
+        self.live = 0
+
+    # ------------------------------------------------------------------------------------------ the clock
+
+    def at(self, time: float, work: Work) -> None:
+        self.count += 1
+        heapq.heappush(self.heap, (time, self.count, work))
+
+    def run(self, clusters: Sequence[ClusterTrace]) -> Simulated:
+        """Simulate these clusters, in this order."""
+        self.sms = [_Sm() for _ in range(max(c.ctas for c in clusters))]
+        self.queue = deque(clusters)
+        for slot in range(min(self.resident, len(self.queue))):
+            self._start(slot, 0.0)
+        heap = self.heap
+        while heap:
+            self.now, _, work = heapq.heappop(heap)
+            work(self.now)
+        return Simulated(self.now, self.intervals, [sm.busy for sm in self.sms], self.stalls, self.live)
+
+    def _start(self, slot: int, time: float) -> None:
+        trace = self.queue.popleft()
+        ctas = []
+        for rank in range(trace.ctas):
+            warps = sum(len(s.warps) for s in trace.strands if s.rank == rank)
+            ctas.append(_Cta(warps))
+        cluster = _Cluster(trace, slot, ctas)
+        for s in trace.strands:
+            strand = _Strand(s, cluster)
+            cluster.live += 1
+            ctas[s.rank].live += 1
+            self.live += 1
+            self.at(time + self.p.cta_start, self._resume(strand))
+
+    def _resume(self, strand: _Strand) -> Work:
+        return lambda time: self._step(strand, time)
+
+    # ------------------------------------------------------------------------------------------ strands
+
+    def _step(self, strand: _Strand, time: float) -> None:
+        """The strand's next event happens at ``time``."""
+        if strand.blocked >= 0:
+            self._stalled(strand, time)
+        events = strand.trace.events
+        if strand.at == len(events):
+            self._exit(strand, time)
+            return
+        event = events[strand.at]
+        strand.at += 1
+        then = getattr(self, "_" + event[0])(strand, time, event)
+        if then is not None:
+            if self.keep and event[0] not in ("wait", "bar", "cluster_wait", "cluster_arrive"):
+                self._interval(strand, time, then, event[0], event[1])
+            self.at(then, self._resume(strand))
+
+    def _interval(self, strand: _Strand, start: float, end: float, kind: str, site: int, what: str = "") -> None:
+        lane = ("warp", strand.cluster.slot, strand.trace.rank, strand.trace.warps[0])
+        self.intervals.append(Interval(lane, start, end, kind, site, what))
+
+    def _engine(self, rank: int, name: str, start: float, end: float, site: int, what: str = "") -> None:
+        busy = self.sms[rank].busy
+        busy[name] = busy.get(name, 0.0) + end - start
+        if self.keep:
+            self.intervals.append(Interval(("engine", rank, name), start, end, name, site, what))
+
+    def _block(self, strand: _Strand, time: float, site: int, what: str) -> None:
+        strand.blocked = time
+        strand.why = (site, what)
+
+    def _stalled(self, strand: _Strand, time: float) -> None:
+        site, what = strand.why
+        role = self._role(strand)
+        self.stalls[role, what] = self.stalls.get((role, what), 0.0) + time - strand.blocked
+        if self.keep:
+            self._interval(strand, strand.blocked, time, "wait", site, what)
+        strand.blocked = -1.0
+
+    def _role(self, strand: _Strand) -> str:
+        kinds = {e[0] for e in strand.trace.events}
+        if "mma" in kinds:
+            return "MMA"
+        if "load" in kinds:
+            return "load"
+        return "write-back" if "tmem" in kinds or "store" in kinds else "other"
+
+    def _exit(self, strand: _Strand, time: float) -> None:
+        cluster = strand.cluster
+        self.live -= 1
+        cluster.live -= 1
+        cta = cluster.ctas[strand.trace.rank]
+        cta.warps -= len(strand.trace.warps)
+        for named in cta.named.values():
+            self._named_check(strand.trace.rank, cluster, named, 32 * cta.warps, time)
+        if not cluster.live and self.queue:
+            self._start(cluster.slot, time)
+
+    # ------------------------------------------------------------------------------------------ mbarriers
+
+    def _init(self, strand: _Strand, time: float, e: Event) -> float:
+        strand.cluster.bars[e[2]] = _Mbarrier(e[3], e[3])
+        return time + self.p.arrive
+
+    def _arrive(self, strand: _Strand, time: float, e: Event) -> float:
+        _, _, name, count, tx = e
+        there = time + self.p.arrive + (self.p.remote_arrive if name[0] != strand.trace.rank else 0)
+        self._signal(strand.cluster, name, count, tx, there)
+        return time + self.p.arrive
+
+    def _signal(self, cluster: _Cluster, name: Barrier, count: int, tx: int, time: float) -> None:
+        self.at(time, lambda now: self._update(cluster, name, count, tx, now))
+
+    def _update(self, cluster: _Cluster, name: Barrier, count: int, tx: int, time: float) -> None:
+        bar = cluster.bars.get(name)
+        if bar is None:
+            return
+        bar.pending -= count
+        bar.tx += tx
+        if bar.pending > 0 or bar.tx != 0:
+            return
+        bar.pending = bar.expected
+        bar.generation += 1
+        still = []
+        for strand, parity in bar.waiters:
+            if bar.generation & 1 != parity:
+                self.at(time + self.p.wake, self._resume(strand))
+            else:
+                still.append((strand, parity))
+        bar.waiters = still
+
+    def _wait(self, strand: _Strand, time: float, e: Event) -> float | None:
+        _, site, name, parity = e
+        bar = strand.cluster.bars.get(name)
+        if bar is None or bar.generation & 1 != parity:
+            return time + self.p.wait
+        bar.waiters.append((strand, parity))
+        self._block(strand, time, site, strand.cluster.trace.names.get(name, "mbarrier"))
+        return None
+
+    # ------------------------------------------------------------------------------------------ TMA and memory
+
+    def _load(self, strand: _Strand, time: float, e: Event) -> float:
+        _, site, nbytes, lines, targets = e
+        p, rank = self.p, strand.trace.rank
+        issued = time + p.tma_issue
+        sm = self.sms[rank]
+        start = max(issued, sm.tma_load)
+        sm.tma_load = start + lines * p.tma_cycles_per_line
+        self._engine(rank, "TMA load", start, sm.tma_load, site, f"{nbytes} bytes")
+        sm.load_path = max(start, sm.load_path) + nbytes * self.memory.load_cycles_per_byte
+        done = max(sm.tma_load, sm.load_path) + self.memory.tma_latency
+        for name, amount in targets:
+            self._signal(strand.cluster, name, 0, -amount, done)
+        return issued
+
+    def _store(self, strand: _Strand, time: float, e: Event) -> float:
+        _, site, nbytes, lines = e
+        p, rank = self.p, strand.trace.rank
+        issued = time + p.tma_issue
+        sm = self.sms[rank]
+        start = max(issued, sm.tma_store)
+        sm.tma_store = start + lines * p.tma_cycles_per_line
+        self._engine(rank, "TMA store", start, sm.tma_store, site, f"{nbytes} bytes")
+        sm.store_path = max(start, sm.store_path) + nbytes * self.memory.store_cycles_per_byte
+        read = max(sm.tma_store, sm.store_path) + p.tma_store_read
+        strand.stores.append((read, read - p.tma_store_read + p.tma_store_latency))
+        return issued
+
+    def _commit_group(self, strand: _Strand, time: float, e: Event) -> float:
+        if strand.stores:
+            strand.groups.append((max(r for r, _ in strand.stores), max(w for _, w in strand.stores)))
+            strand.stores = []
+        return time + self.p.issue
+
+    def _wait_group(self, strand: _Strand, time: float, e: Event) -> float:
+        _, site, pending, read = e
+        old = strand.groups[: len(strand.groups) - pending] if pending else strand.groups
+        done = max((g[0] if read else g[1] for g in old), default=0.0)
+        if not read:
+            strand.groups = strand.groups[len(old) :]
+        if done > time:
+            self._block(strand, time, site, "bulk stores")
+            self.at(done, self._resume(strand))
+            return None  # type: ignore[return-value]
+        return time + self.p.issue
+
+    def _gmem(self, strand: _Strand, time: float, e: Event) -> float:
+        _, _, requests, sectors, write = e
+        p, sm = self.p, self.sms[strand.trace.rank]
+        if write:
+            time = self._loaded(strand, time)
+            sm.store_path = max(time, sm.store_path) + 32 * sectors * self.memory.store_cycles_per_byte
+            return max(time + requests * p.issue, sm.store_path - 4000)  # stores queue up before they stall
+        for _ in range(requests):
+            time += p.issue
+            sm.load_path = max(time, sm.load_path) + 32 * sectors / requests * self.memory.load_cycles_per_byte
+            strand.loads.append(sm.load_path + self.memory.gmem_latency)
+            if len(strand.loads) > p.gmem_in_flight:
+                time = max(time, strand.loads.popleft())
+        return time
+
+    @staticmethod
+    def _loaded(strand: _Strand, time: float) -> float:
+        """When the strand's plain loads have arrived."""
+        if strand.loads:
+            time = max(time, *strand.loads)
+            strand.loads.clear()
+        return time
+
+    def _smem(self, strand: _Strand, time: float, e: Event) -> float:
+        _, _, requests, wavefronts, write = e
+        p, sm = self.p, self.sms[strand.trace.rank]
+        time = self._loaded(strand, time)
+        start = max(time, sm.smem)
+        sm.smem = start + wavefronts
+        return max(time + requests * p.issue, sm.smem) + (0 if write else p.smem_latency)
+
+    # ------------------------------------------------------------------------------------------ tensor core and TMEM
+
+    def _mma(self, strand: _Strand, time: float, e: Event) -> float:
+        _, site, group, m, n, a_in_tmem = e
+        p, rank = self.p, strand.trace.rank
+        issued = time + p.mma_issue
+        sms = self.sms[rank : rank + 1] if group == 1 else self.sms[rank & ~1 : (rank & ~1) + 2]
+        start = max(issued, *(sm.tensor_core for sm in sms))
+        end = start + p.mma_interval(group, m, n, a_in_tmem)
+        for k, sm in enumerate(sms):
+            sm.tensor_core = end
+            self._engine((rank & ~1) + k if group == 2 else rank, "tensor core", start, end, site, f"{m} x {n}")
+        strand.mma_done = start + p.mma_latency(group, m, n, a_in_tmem)
+        return issued
+
+    def _commit(self, strand: _Strand, time: float, e: Event) -> float:
+        done = time + self.p.commit
+        for name in e[2]:
+            self._signal(strand.cluster, name, 1, 0, max(done, strand.mma_done - self.p.wake))
+        return done
+
+    def _tmem(self, strand: _Strand, time: float, e: Event) -> float:
+        _, _, nbytes, warps, _load = e
+        p, sm = self.p, self.sms[strand.trace.rank]
+        start = max(time, sm.tmem)
+        sm.tmem = start + nbytes / p.tmem_bytes_per_clk
+        slow = nbytes / (warps * p.tmem_warp_bytes_per_clk)
+        strand.tmem_done = max(strand.tmem_done, max(sm.tmem, start + slow) + p.tmem_latency)
+        strand.tmem_registers += nbytes / (128 * warps)
+        return start + p.issue
+
+    def _tmem_wait(self, strand: _Strand, time: float, e: Event) -> float:
+        time = max(time, strand.tmem_done) + strand.tmem_registers * self.p.instructions_per_tmem_register
+        strand.tmem_registers = 0.0
+        return time
+
+    def _alloc(self, strand: _Strand, time: float, e: Event) -> float:
+        return time + self.p.tmem_alloc
+
+    def _fence(self, strand: _Strand, time: float, e: Event) -> float:
+        return time + self.p.fence
+
+    # ------------------------------------------------------------------------------------------ barriers of warps
+
+    def _bar(self, strand: _Strand, time: float, e: Event) -> float | None:
+        _, site, index, warps, threads, sync = e
+        cluster, rank = strand.cluster, strand.trace.rank
+        cta = cluster.ctas[rank]
+        named = cta.named.setdefault(index, _Named())
+        named.arrived += 32 * warps
+        time = self._loaded(strand, time)
+        if sync:
+            named.waiters.append(strand)
+            self._block(strand, time, site, "cta_sync" if threads < 0 and not index else f"named barrier {index}")
+        self._named_check(rank, cluster, named, 32 * cta.warps if threads < 0 else threads, time)
+        return None if sync else time + self.p.issue
+
+    def _named_check(self, rank: int, cluster: _Cluster, named: _Named, needed: int, time: float) -> None:
+        if not named.arrived or named.arrived < needed:
+            return
+        cost = self.p.bar_base + self.p.bar_per_warp * needed / 32
+        waiters, named.waiters, named.arrived = named.waiters, [], 0
+        for strand in waiters:
+            self.at(time + cost, self._resume(strand))
+
+    def _cluster_arrive(self, strand: _Strand, time: float, e: Event) -> float:
+        cluster = strand.cluster
+        cluster.arrived += e[2]
+        strand.cluster_generation = cluster.generation
+        if cluster.arrived >= sum(cta.warps for cta in cluster.ctas):
+            cluster.arrived = 0
+            cluster.generation += 1
+            for waiter in cluster.waiting:
+                self.at(time + self.p.cluster_barrier, self._resume(waiter))
+            cluster.waiting = []
+        return time + self.p.issue
+
+    def _cluster_wait(self, strand: _Strand, time: float, e: Event) -> float | None:
+        if strand.cluster.generation > strand.cluster_generation:
+            return time + self.p.cluster_barrier
+        strand.cluster.waiting.append(strand)
+        self._block(strand, time, e[1], "cluster barrier")
+        return None
+
+
+__all__ = ["Interval", "Memory", "Node", "Simulated"]
