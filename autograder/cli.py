@@ -35,6 +35,7 @@ autograde EX                       grade an exercise: exercise_05, 05, 5, or all
    --seed N                        the inputs of an earlier grade
    --json PATH|-  --html PATH      the report as a file
    --plain  --quick                no colours; fewer cases
+autograde timeline EX              the modelled time, and who waits for what
 """
 
 
@@ -158,6 +159,81 @@ def hint(exercise: str, level: int, folder: Path | None) -> None:
     state = progress.load(root)
     state.hints[spec.id] = max(level, state.hints.get(spec.id, 0))
     progress.save(root, state)
+
+
+@cli.command()
+@click.argument("exercise")
+@click.option("--solution", is_flag=True, help="Of the reference solution.")
+@click.option("--file", "path", type=click.Path(path_type=Path), help="Of this notebook or .py file.")
+@click.option("--builder", help="Which kernel, where an exercise has several (default: the last).")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A problem size, e.g. --size M=4096.")
+@click.option("--clock", type=click.FloatRange(0.1, 10), metavar="GHZ", help="The SM clock.")
+@click.option("--from", "first", type=click.FloatRange(0), metavar="US", help="Where the close-up begins.")
+@click.option("--to", "last", type=click.FloatRange(0), metavar="US", help="Where the close-up ends.")
+@click.option(
+    "--html", "html_path", type=click.Path(path_type=Path), help="Write the picture as an HTML page."
+)
+@click.option("--trace", "trace_path", type=click.Path(path_type=Path), help="Write a trace for Perfetto.")
+@click.option("--json", "json_path", metavar="PATH|-", help="Write everything as JSON.")
+@click.option("--plain", is_flag=True, help="ASCII only.")
+@_course_option
+def timeline(
+    exercise: str,
+    solution: bool,
+    path: Path | None,
+    builder: str | None,
+    sizes: tuple[str, ...],
+    clock: float | None,
+    first: float | None,
+    last: float | None,
+    html_path: Path | None,
+    trace_path: Path | None,
+    json_path: str | None,
+    plain: bool,
+    folder: Path | None,
+) -> None:
+    """The modelled time of your kernel: which warp waits for what, and when."""
+    import json
+
+    from autograder.progress import write_atomically
+    from autograder.report.timeline import page, summary, trace
+    from autograder.submission import read_submission, released_kernel
+    from autograder.timeline import at_size
+    from autograder.timeline import timeline as model
+
+    if solution and path is not None:
+        raise UsageError("give either --solution or --file, not both")
+    if first is not None and last is not None and first >= last:
+        raise UsageError(f"--from {first:g} --to {last:g}: the close-up has to end after it begins")
+    root, course = _open_course(folder)
+    spec = _find(course, exercise)
+    for option, target in (("--html", html_path), ("--trace", trace_path), ("--json", json_path)):
+        if target is not None and (option, str(target)) != ("--json", "-"):
+            _check_target(option, str(target))
+    where = path or (_solution_path if solution else _learner_path)(root, spec)
+    submission = read_submission(where, spec, None if solution else released_kernel(root, spec))
+    found = model(at_size(spec, _sizes(sizes), builder), submission, course.limits, clock_ghz=clock)
+    if json_path == "-":
+        click.echo(json.dumps(found.to_json()))
+    else:
+        for line in summary(found):
+            _echo_wrapped(line.encode("ascii", "replace").decode() if plain else line, 4)
+    for target, text in ((html_path, page), (trace_path, trace)):
+        if target is not None:
+            _write(target, page(found, first, last) if text is page else trace(found), write_atomically)
+    if json_path not in (None, "-"):
+        _write(Path(str(json_path)), json.dumps(found.to_json()) + "\n", write_atomically)
+
+
+def _sizes(given: tuple[str, ...]) -> dict[str, int]:
+    """`M=4096` -> {"M": 4096}."""
+    sizes = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if not name or not value.isascii() or not value.isdigit() or not 0 < int(value) < 2**31:
+            raise UsageError(f"--size {text}: write a name and a positive number, e.g. --size M=4096")
+        sizes[name] = int(value)
+    return sizes
 
 
 @cli.command()

@@ -43,7 +43,7 @@ class Settings:
 
 
 @dataclass
-class _Session:
+class Session:
     """One grade while it runs, and what it will report."""
 
     outcome: Outcome
@@ -84,7 +84,7 @@ def grade(
     if settings.quick:
         exercise = exercise.only_quick()
     seed = settings.seed if settings.seed is not None else _secret_seed()
-    session = _Session(Outcome(Diagnosis(exercise, submission, limits)), seed, settings.quick)
+    session = Session(Outcome(Diagnosis(exercise, submission, limits)), seed, settings.quick)
     if submission.untouched:
         return _stub_report(session)
     problem = syntax_problem(submission.source)
@@ -105,7 +105,7 @@ def _secret_seed() -> int:
     return int.from_bytes(os.urandom(8), "little") >> (64 - SEED_BITS)
 
 
-def _run(session: _Session, pump: Pump, settings: Settings) -> None:
+def _run(session: Session, pump: Pump, settings: Settings) -> None:
     """Build, lower, launch, compare; a failure ends it where it happens. The processes load in parallel."""
     oracle = pump.start("oracle", "oracle_child", pump.private_folder("oracle"))
     machine = pump.start("machine", "machine_child", pump.private_folder("machine"), roots=settings.roots)
@@ -119,7 +119,7 @@ def _run(session: _Session, pump: Pump, settings: Settings) -> None:
         finally:
             session.seconds["build"] = time.perf_counter() - started
             session.printed = builder.tail[-_KEPT_OUTPUT:]
-        _compile(session, pump, machine, graphs)
+        lower(session, pump, machine, graphs)
         _run_cases(session, pump, machine, oracle)
     except Stopped as stopped:
         if session.outcome.resources is None:
@@ -128,7 +128,7 @@ def _run(session: _Session, pump: Pump, settings: Settings) -> None:
             session.outcome.run_failure = stopped.failure
 
 
-def _plan(session: _Session) -> dict[str, Any]:
+def _plan(session: Session) -> dict[str, Any]:
     return {
         "stage": "plan",
         "seed": session.seed,
@@ -145,9 +145,9 @@ def _plan(session: _Session) -> dict[str, Any]:
     }
 
 
-def _compile(session: _Session, pump: Pump, machine: Child, graphs: list[bytes]) -> None:
+def lower(session: Session, pump: Pump, machine: Child, graphs: list[bytes]) -> None:
     """PrimFuncs -> compiled kernels in the machine's process."""
-    ready = _ask(session, pump, machine, session.limits.start_seconds, "starting the emulator")
+    ready = ask(session, pump, machine, session.limits.start_seconds, "starting the emulator")
     session.versions |= ready.header["versions"]
     outcome, compiled, resources = session.outcome, [], None
     session.seconds["lower"] = 0.0
@@ -161,7 +161,7 @@ def _compile(session: _Session, pump: Pump, machine: Child, graphs: list[bytes])
         }
         pump.send(machine, request, graph)
         limit = session.limits.run_seconds
-        answer = _ask(session, pump, machine, limit, "lowering the kernel", blame_time=True)
+        answer = ask(session, pump, machine, limit, "lowering the kernel", blame_time=True)
         seen = answer.header
         if answer.stage == "refused":
             raise Stopped(replace(session.diagnosis, exercise=kernel).refusal(seen))
@@ -176,12 +176,12 @@ def _most(one: dict[str, int] | None, other: dict[str, int]) -> dict[str, int]:
     return {name: max(value, (one or {}).get(name, value)) for name, value in other.items()}
 
 
-def _run_cases(session: _Session, pump: Pump, machine: Child, oracle: Child) -> None:
+def _run_cases(session: Session, pump: Pump, machine: Child, oracle: Child) -> None:
     """Every case: inputs from the oracle, launch on the machine, output to the oracle, verdict back."""
     limits, outcome = session.limits, session.outcome
     profile = any(session.exercise.check(kind) for kind in ("coalescing", "bank_conflicts"))
     for number, (kernel, case) in enumerate(session.cases):
-        inputs = _ask(session, pump, oracle, limits.start_seconds, "making the inputs")
+        inputs = ask(session, pump, oracle, limits.start_seconds, "making the inputs")
         seed = (session.seed + number) % 2**32
         launch = {"case": case.id, "kernel": kernel, "schedule": case.schedule, "seed": seed}
         pump.send(machine, {"stage": "run", "profile": profile, **launch}, inputs.raw)
@@ -191,22 +191,22 @@ def _run_cases(session: _Session, pump: Pump, machine: Child, oracle: Child) -> 
     except Stopped as early:  # what ran before it is still compared
         stopped = early
     pump.kill(machine)
-    loaded = _ask(session, pump, oracle, limits.start_seconds, "loading PyTorch")
+    loaded = ask(session, pump, oracle, limits.start_seconds, "loading PyTorch")
     session.versions |= loaded.header["versions"]
     for run in outcome.runs:
-        verdict = _ask(session, pump, oracle, limits.start_seconds, "comparing the output")
+        verdict = ask(session, pump, oracle, limits.start_seconds, "comparing the output")
         run.comparison = {k: v for k, v in verdict.header.items() if k not in ("stage", "case")}
     if stopped is not None:
         raise stopped
 
 
-def _launch(session: _Session, pump: Pump, machine: Child, oracle: Child) -> None:
+def _launch(session: Session, pump: Pump, machine: Child, oracle: Child) -> None:
     """Collect the launches in order and pass every output on. All of them share one deadline."""
     deadline = time.monotonic() + session.limits.run_seconds
     session.seconds["launches"] = 0.0
     for number, case in session.cases:
         rest = deadline - time.monotonic()
-        ran = _ask(session, pump, machine, rest, f"running the case {case.id}", blame_time=True)
+        ran = ask(session, pump, machine, rest, f"running the case {case.id}", blame_time=True)
         if ran.stage == "refused":
             raise Stopped(session.diagnosis.refusal(ran.header))
         seen = ran.header
@@ -218,8 +218,8 @@ def _launch(session: _Session, pump: Pump, machine: Child, oracle: Child) -> Non
         pump.send(oracle, {"stage": "output", "case": case.id}, ran.raw)
 
 
-def _ask(
-    session: _Session, pump: Pump, child: Child, seconds: float, doing: str, blame_time: bool = False
+def ask(
+    session: Session, pump: Pump, child: Child, seconds: float, doing: str, blame_time: bool = False
 ) -> Frame:
     """The next frame of a trusted process.
 
@@ -241,7 +241,7 @@ def _ask(
 # Report -----------------------------------------------------------------------------------------
 
 
-def _report(session: _Session, next_step: str | None = None) -> GradeReport:
+def _report(session: Session, next_step: str | None = None) -> GradeReport:
     outcome = session.outcome
     submission, exercise = outcome.submission, outcome.exercise
     checks = run_checks(outcome)
@@ -274,7 +274,7 @@ def _next_step(report: GradeReport, exercise: Exercise) -> str:
     return f"`autograde hint {exercise.id}` helps without giving it away"
 
 
-def _stub_report(session: _Session) -> GradeReport:
+def _stub_report(session: Session) -> GradeReport:
     """The released stub: nothing to run, and a friendly word."""
     exercise, place = session.exercise, session.outcome.submission.place
     names = list(dict.fromkeys(kernel.builder.name for kernel in exercise.kernels))

@@ -208,14 +208,20 @@ class Roles:
         empty = {r: [(r, 256 + 8 * s) for s in range(self.stages)] for r in ctas}
         done = {r: [(r, 512 + 8 * c) for c in consumers] for r in ctas}
         free = [(0, 600 + 8 * c) for c in consumers]
-        meet: list[Event] = [("cluster_arrive", -1, 1), ("cluster_wait", -1)] if self.ctas > 1 else [("bar", -1, 0, 1, -1, True)]
+        meet: list[Event] = (
+            [("cluster_arrive", -1, 1), ("cluster_wait", -1)]
+            if self.ctas > 1
+            else [("bar", -1, 0, 1, -1, True)]
+        )
         strands = []
         for r in ctas:
             for c in consumers:
                 for warp in range(4):
                     events: list[Event] = []
                     if c == warp == 0:
-                        events += [("init", -1, b, self.consumers) for b in empty[r]] + [("init", -1, b, 1) for b in done[r]]
+                        events += [("init", -1, b, self.consumers) for b in empty[r]] + [
+                            ("init", -1, b, 1) for b in done[r]
+                        ]
                         if r == 0:
                             events += [("init", -1, b, 1) for b in full]
                             events += [("init", -1, b, 128 * self.ctas) for b in free]
@@ -231,7 +237,9 @@ class Roles:
                         if not self.release_early:
                             events.append(release)
                     strands.append(StrandTrace(r, (4 * c + warp,), events))
-            strands.append(StrandTrace(r, (4 * self.consumers + 3,), meet + self._producer(k_tiles, r, full, empty[r])))
+            strands.append(
+                StrandTrace(r, (4 * self.consumers + 3,), meet + self._producer(k_tiles, r, full, empty[r]))
+            )
             for warp in range(4 * self.consumers, 4 * self.consumers + 3):
                 c = warp - 4 * self.consumers
                 work = self._mma(k_tiles, c, full, empty, done, free) if r == 0 and c < self.consumers else []
@@ -301,14 +309,22 @@ def report(p: Parameters) -> str:
         "|---|---:|---:|---:|",
     ]
     for name, measured, modelled in book(p.with_values(clock_ghz=CLOCK_OF_THE_BOOK)):
-        lines.append(f"| {name} | {measured:.1f} us | {modelled:.1f} us | {100 * (modelled / measured - 1):+.1f} % |")
+        lines.append(
+            f"| {name} | {measured:.1f} us | {modelled:.1f} us | {100 * (modelled / measured - 1):+.1f} % |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--markdown", type=Path, help="replace the section between the marks `measured` in this file")
-    parser.add_argument("--fit", action="store_true", help="fit the parameters of grade F again and print them")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--markdown", type=Path, help="replace the section between the marks `measured` in this file"
+    )
+    parser.add_argument(
+        "--fit", action="store_true", help="fit the parameters of grade F again and print them"
+    )
     args = parser.parse_args()
     p = load("sm_100a")
     if args.fit:

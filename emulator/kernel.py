@@ -212,7 +212,18 @@ class Kernel:
         log = FindingLog()
         with _quiet():
             self._launch_all(
-                arrays, log, {}, 0, "eager", False, "fast", True, None, [], recorder=recorder, clusters=clusters
+                arrays,
+                log,
+                {},
+                0,
+                "eager",
+                False,
+                "fast",
+                True,
+                None,
+                [],
+                recorder=recorder,
+                clusters=clusters,
             )
 
     _backup: list[Any] = field(default_factory=list)

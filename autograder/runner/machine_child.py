@@ -13,6 +13,9 @@ The channel carries {"stage": "ready"}, then one frame per request:
     ...}
     {"stage": "ran", "case": id, "findings": [...], "counters": {...}, "accesses": [...]} + raw bytes of the
     outputs
+    {"stage": "modelled", "modelled": {...}} + JSON of what warps and engines do when
+
+{"stage": "model", "kernel": index, "clock_ghz": number or null} asks for the last: a modelled launch, without data.
 """
 
 from __future__ import annotations
@@ -47,6 +50,9 @@ def main(channel: int) -> None:
                 if not kernels:
                     _confine(emulator, frame.header)
                 kernels.append((_compile(emulator, frame, out), frame.header["tensors"]))
+            elif frame.stage == "model":
+                kernel, tensors = kernels[frame.header["kernel"]]
+                _model(emulator, kernel, tensors, frame.header, out)
             else:
                 kernel, tensors = kernels[frame.header["kernel"]]
                 _run(emulator, kernel, tensors, frame, out)
@@ -124,6 +130,55 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
     }
     raw = b"".join(a.tobytes() for t, a in zip(tensors, arrays, strict=True) if t["role"] == "output")
     _answer(out, header, raw)
+
+
+def _model(
+    emulator: Any, kernel: Any, tensors: list[dict[str, Any]], request: dict[str, Any], out: BinaryIO
+) -> None:
+    """The modelled time of one launch; tensors hold zeros that nobody looks at."""
+    import dataclasses
+    import json
+
+    import numpy as np
+
+    from autograder.runner.oracle_child import numpy_dtype
+    from emulator.timing.model import model
+
+    arrays = [np.zeros(t["shape"], numpy_dtype(t["dtype"])) for t in tensors]
+    try:
+        found = model(kernel, arrays, clock_ghz=request["clock_ghz"], intervals=True)
+    except emulator.EmulatorError as error:
+        _answer(out, {"stage": "refused", **_describe(emulator, error)})
+        return
+    except ValueError as error:
+        _answer(out, {"stage": "refused", "kind": "launch", "message": str(error), "location": None})
+        return
+    fields = {f.name: getattr(found, f.name) for f in dataclasses.fields(found) if f.name != "intervals"}
+    lanes = list(dict.fromkeys(i.lane for i in found.intervals))
+    lanes.sort(key=lambda lane: (lane[0] == "warp", *map(str, lane[1:-1]), f"{lane[-1]:>20}"))
+    number = {lane: n for n, lane in enumerate(lanes)}
+    kept = sorted(found.intervals, key=lambda i: i.start)[:MAX_INTERVALS]
+    places = next(iter(kernel.programs.values())).sites
+    sites = {i.site for i in kept if i.site >= 0 and places[i.site][0] is not None}
+    picture = {
+        "lanes": [_lane(lane) for lane in lanes],
+        "intervals": [
+            [number[i.lane], round(i.start, 1), round(i.end, 1), i.kind, i.site, i.what] for i in kept
+        ],
+        "sites": {site: {"file": places[site][0].file, "line": places[site][0].line} for site in sites},
+    }
+    header = {"stage": "modelled", "modelled": {**_plain(fields), "tflops": found.tflops}}
+    _answer(out, header, json.dumps(picture).encode())
+
+
+MAX_INTERVALS = 100_000
+
+
+def _lane(lane: tuple[Any, ...]) -> str:
+    if lane[0] == "engine":
+        return f"CTA {lane[1]}: {lane[2]}"
+    slot = f" (slot {lane[1]})" if lane[1] else ""
+    return f"CTA {lane[2]}: warp {lane[3]}{slot}"
 
 
 def _plain(value: Any) -> Any:

@@ -201,7 +201,9 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
             machine.trace.load(machine, site, shaped.box_bytes, shaped.lines, targets, segment, position)
             dry = machine.trace.dry
 
-        def complete(targets: Any = targets, position: tuple[int, ...] = position, site: int = site) -> None:
+        def complete(
+            targets: Any = targets, position: tuple[int, ...] = position, site: int = site, dry: bool = dry
+        ) -> None:
             if beside is not None:
                 beside.load_completed()
             for cta, offset, bar in targets:

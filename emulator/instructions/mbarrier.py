@@ -209,7 +209,9 @@ def mbarrier_expect_tx(mods: Mods, t: Threads, address: Any, tx: Any) -> None:
     for bar, (n,), threads, warps in _grouped(t, address, tx):
         machine = t.cta.machine
         if machine.trace is not None:
-            machine.trace.add(machine, "arrive", t.site, machine.trace.barrier(machine, bar), 0, int(n) * threads)
+            machine.trace.add(
+                machine, "arrive", t.site, machine.trace.barrier(machine, bar), 0, int(n) * threads
+            )
         update(machine, bar, 0, int(n) * threads, t.site, warps[0])
 
 

@@ -15,7 +15,11 @@ from emulator.timing.simulate import Interval, Memory, Node, Simulated
 if TYPE_CHECKING:
     from emulator.kernel import Kernel
 
-RECORDED = 3  # clusters of a large grid that are run: the first, one in the middle, the last
+_TOGETHER = (
+    "grid.sync",
+    "clusterlaunchcontrol",
+)  # with these, a part of the grid does not do what all of it does
+Class = tuple[ClusterTrace, int]  # clusters that do as much as each other, and how many there are
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,12 @@ class Modelled:
 
 
 def model(
-    kernel: Kernel, tensors: Sequence[Any], *, clock_ghz: float | None = None, intervals: bool = False, device: str | None = None
+    kernel: Kernel,
+    tensors: Sequence[Any],
+    *,
+    clock_ghz: float | None = None,
+    intervals: bool = False,
+    device: str | None = None,
 ) -> Modelled:
     """Model a launch on ``tensors`` (their contents do not matter; outputs are overwritten with nothing useful).
 
@@ -71,44 +80,94 @@ def model(
     p = load(device or kernel.arch)
     if clock_ghz is not None:
         p = p.with_values(clock_ghz=clock_ghz)
-    launch = kernel._static_launch()
-    recorder = Recorder(dry=True)
-    chosen = None
-    if launch is not None:
-        clusters = int(np.prod(launch.grid)) // int(np.prod(launch.cluster))
-        chosen = sorted({0, clusters // 2, clusters - 1}) if clusters > RECORDED else None
-    kernel.record(*tensors, recorder=recorder, clusters=chosen)
+    classes, clusters = _record(kernel, tensors)
     resources = kernel.resources
-    grid, shape = resources["grid"], resources["cluster"]
-    clusters = int(np.prod(grid)) // int(np.prod(shape))
-    if not recorder.clusters:
+    per_cluster = int(np.prod(resources["cluster"]))
+    size = sum(int(t.nbytes) for t in tensors if hasattr(t, "nbytes"))
+    return _time(p, classes, clusters, per_cluster, resources, size, intervals)
+
+
+def _record(kernel: Kernel, tensors: Sequence[Any]) -> tuple[list[Class], int]:
+    """(clusters that do the same, how many of each; clusters of the grid).
+
+    Clusters do more or less work depending on where they are in the grid: those with low numbers have one tile more. So the
+    first and the last one are recorded, and where they differ, the place where they begin to differ is found by bisection.
+    """
+    launch = kernel._static_launch()
+    alone = not any(op.instruction.startswith(_TOGETHER) for op in kernel.operations)
+    if launch is None or not alone:
+        recorder = Recorder(dry=True)
+        kernel.record(*tensors, recorder=recorder)
+        every = [recorder.clusters[i] for i in sorted(recorder.clusters)]
+        if not every:
+            raise ValueError("the kernel did nothing that could be timed")
+        return [(trace, 1) for trace in every], len(every)
+    known: dict[int, ClusterTrace] = {}
+
+    def trace(index: int) -> ClusterTrace:
+        if index not in known:
+            recorder = Recorder(dry=True)
+            kernel.record(*tensors, recorder=recorder, clusters=[index])
+            known[index] = recorder.clusters.get(index) or ClusterTrace(index, 0)
+        return known[index]
+
+    def divide(first: int, last: int) -> list[int]:
+        """Numbers at which another class begins, between two clusters."""
+        if trace(first).size == trace(last).size:
+            return []
+        if last - first == 1:
+            return [last]
+        middle = (first + last) // 2
+        return divide(first, middle) + divide(middle, last)
+
+    clusters = int(np.prod(launch.grid)) // int(np.prod(launch.cluster))
+    if not trace(0).size:
         raise ValueError("the kernel did nothing that could be timed")
-    traces = [recorder.clusters[i] for i in sorted(recorder.clusters)]
-    return _time(p, traces, clusters, int(np.prod(shape)), resources, intervals)
+    starts = [0, *divide(0, clusters - 1)]
+    ends = [*starts[1:], clusters]
+    return [(trace(start), end - start) for start, end in zip(starts, ends, strict=True)], clusters
 
 
 def _time(
-    p: Parameters, traces: list[ClusterTrace], clusters: int, per_cluster: int, resources: dict[str, Any], intervals: bool
+    p: Parameters,
+    classes: list[Class],
+    clusters: int,
+    per_cluster: int,
+    resources: dict[str, Any],
+    size: int,
+    intervals: bool,
 ) -> Modelled:
-    resident = occupancy(p, resources)
+    """``size``: bytes of all tensors."""
     nodes = max(1, int(p.sms) // per_cluster)
     mine = -(-clusters // nodes)  # clusters of the busiest node
+    resident = min(occupancy(p, resources), mine)
     active = min(clusters, nodes) * per_cluster
-    mean = clusters / len(traces)
-    loaded, stored = (round(mean * sum(getattr(t, name) for t in traces)) for name in ("loaded", "stored"))
-    dram = min(loaded, _footprint(traces, clusters)) + stored
+    loaded, stored = (sum(n * getattr(t, name) for t, n in classes) for name in ("loaded", "stored"))
+    dram = min(loaded, _footprint(classes, max(0, size - stored))) + stored
     memory = shared_memory_system(p, active, loaded, stored, dram)
-    longest = max(traces, key=lambda t: sum(len(s.events) for s in t.strands))
-    node = Node(p, memory, intervals=intervals, resident=min(resident, mine))
-    simulated = node.run([longest] * mine)
-    microseconds = simulated.cycles / p.clock_ghz / 1e3 + p.launch_us
-    flops = round(mean * sum(_flops(t) for t in traces))
-    busy = {name: cycles / simulated.cycles for name, cycles in simulated.busy[0].items()}
-    stalls = _shares(simulated, longest, mine)
+    longest = max((t for t, _ in classes), key=lambda t: t.size)
+    simulated, cycles = _node(p, memory, longest, mine, resident, intervals)
+    microseconds = cycles / p.clock_ghz / 1e3 + p.launch_us
+    flops = sum(n * _flops(t) for t, n in classes)
+    busy = {name: spent / simulated.cycles for name, spent in simulated.busy[0].items()}
+    stalls = _shares(simulated)
     return Modelled(
-        microseconds, simulated.cycles, p.clock_ghz, p.device, mine, min(resident, mine), flops, loaded, stored, dram, busy, stalls,
+        microseconds, cycles, p.clock_ghz, p.device, mine, resident, flops, loaded, stored, dram, busy, stalls,
         _bottleneck(busy, stalls, dram, microseconds, p), tuple(simulated.intervals),
     )  # fmt: skip
+
+
+def _node(
+    p: Parameters, memory: Memory, trace: ClusterTrace, mine: int, resident: int, intervals: bool
+) -> tuple[Simulated, float]:
+    """(a simulated part of the node's work, cycles of all of it): after a few clusters the rest goes on at their pace."""
+    few = 2 * resident
+    if mine <= 2 * few:
+        simulated = Node(p, memory, intervals=intervals, resident=resident).run([trace] * mine)
+        return simulated, simulated.cycles
+    start = Node(p, memory, resident=resident).run([trace] * few).cycles
+    simulated = Node(p, memory, intervals=intervals, resident=resident).run([trace] * (2 * few))
+    return simulated, simulated.cycles + (mine - 2 * few) * (simulated.cycles - start) / few
 
 
 def occupancy(p: Parameters, resources: dict[str, Any]) -> int:
@@ -134,19 +193,21 @@ def shared_memory_system(p: Parameters, active: int, loaded: int, stored: int, d
     return Memory(per_byte, store, (1 - miss) * hit + miss * p.tma_latency_dram, p.gmem_latency)
 
 
-def _footprint(traces: list[ClusterTrace], clusters: int) -> int:
-    """Bytes that the grid reads from DRAM at least: what the recorded clusters read, scaled, at most the whole tensors."""
-    boxes: dict[tuple[int, Any], int] = {}
-    sizes: dict[int, int] = {}
-    for t in traces:
-        boxes.update(t.loads)
-        sizes.update(t.tensors)
+def _footprint(classes: list[Class], inputs: int) -> int:
+    """Bytes that the grid reads from DRAM at least: what the recorded clusters read, scaled, at most the whole tensors.
+
+    ``inputs``: bytes of all tensors that the kernel only reads.
+    """
     read: dict[int, int] = {}
-    for (tensor, _), nbytes in boxes.items():
-        read[tensor] = read.get(tensor, 0) + nbytes
-    plain = sum(t.loaded for t in traces) - sum(sum(t.loads.values()) for t in traces)
-    scale = clusters / len(traces)
-    return round(sum(min(sizes[k], n * scale) for k, n in read.items()) + max(0, plain) * 0)
+    sizes: dict[int, int] = {}
+    plain = 0
+    for t, count in classes:
+        sizes.update(t.tensors)
+        plain += count * t.loaded_plainly
+        for (tensor, _), nbytes in t.loads.items():
+            read[tensor] = read.get(tensor, 0) + count * nbytes
+    by_tma = sum(min(sizes[tensor], nbytes) for tensor, nbytes in read.items())
+    return by_tma + min(plain, max(0, inputs - sum(sizes.values())))
 
 
 def _flops(trace: ClusterTrace) -> int:
@@ -154,7 +215,7 @@ def _flops(trace: ClusterTrace) -> int:
     return sum(2 * e[3] * e[4] * 16 for s in trace.strands for e in s.events if e[0] == "mma")
 
 
-def _shares(simulated: Simulated, trace: ClusterTrace, mine: int) -> tuple[tuple[str, str, float], ...]:
+def _shares(simulated: Simulated) -> tuple[tuple[str, str, float], ...]:
     rows = [(role, what, cycles / simulated.cycles) for (role, what), cycles in simulated.stalls.items()]
     return tuple(sorted(rows, key=lambda r: -r[2]))
 

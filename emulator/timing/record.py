@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from emulator.checks.bank_conflicts import AccessStatistics, Conflict, IntArray
@@ -46,6 +47,11 @@ class StrandTrace:
     warps: tuple[int, ...]
     events: list[Event] = field(default_factory=list)
 
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Kinds of the events, once all are recorded."""
+        return frozenset(e[0] for e in self.events)
+
 
 @dataclass
 class ClusterTrace:
@@ -55,7 +61,8 @@ class ClusterTrace:
         index: number of the cluster in the grid.
         ctas: CTAs in the cluster.
         names: mbarrier -> name in the learner's words.
-        loaded: bytes that TMA and bulk copies moved into SMEM (once per multicast), and that plain loads asked for.
+        loaded: bytes that TMA and bulk copies moved into SMEM (once per multicast), and that plain loads asked for;
+        loaded_plainly: the latter alone.
         stored: bytes that went to global memory.
         loads: what TMA loads read: (tensor, first coordinates) -> bytes; the same box counts once.
         tensors: size of each tensor that they read, in bytes.
@@ -66,9 +73,15 @@ class ClusterTrace:
     strands: list[StrandTrace] = field(default_factory=list)
     names: dict[Barrier, str] = field(default_factory=dict)
     loaded: int = 0
+    loaded_plainly: int = 0
     stored: int = 0
     loads: dict[tuple[int, Hashable], int] = field(default_factory=dict)
     tensors: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of events."""
+        return sum(len(s.events) for s in self.strands)
 
 
 class Recorder:
@@ -112,7 +125,14 @@ class Recorder:
         return key
 
     def load(
-        self, machine: Any, site: int, nbytes: int, lines: int, targets: list[Any], tensor: Any, where: Hashable
+        self,
+        machine: Any,
+        site: int,
+        nbytes: int,
+        lines: int,
+        targets: list[Any],
+        tensor: Any,
+        where: Hashable,
     ) -> None:
         """A TMA load of ``nbytes`` bytes of ``tensor`` to the CTAs of ``targets`` = [(CTA, offset, mbarrier), ...]."""
         strand, cluster = self._of(machine)
@@ -136,6 +156,7 @@ class Recorder:
                 cluster.stored += 32 * passes
             else:
                 cluster.loaded += 32 * passes
+                cluster.loaded_plainly += 32 * passes
         last = events[-1] if events else None
         if last is not None and last[0] == kind and last[1] == site and last[-1] == write:
             events[-1] = (kind, site, last[2] + 1, last[3] + passes, write)

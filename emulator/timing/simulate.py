@@ -193,7 +193,9 @@ class Node:
                 self._interval(strand, time, then, event[0], event[1])
             self.at(then, self._resume(strand))
 
-    def _interval(self, strand: _Strand, start: float, end: float, kind: str, site: int, what: str = "") -> None:
+    def _interval(
+        self, strand: _Strand, start: float, end: float, kind: str, site: int, what: str = ""
+    ) -> None:
         lane = ("warp", strand.cluster.slot, strand.trace.rank, strand.trace.warps[0])
         self.intervals.append(Interval(lane, start, end, kind, site, what))
 
@@ -208,15 +210,12 @@ class Node:
         strand.why = (site, what)
 
     def _stalled(self, strand: _Strand, time: float) -> None:
-        site, what = strand.why
-        role = self._role(strand)
-        self.stalls[role, what] = self.stalls.get((role, what), 0.0) + time - strand.blocked
-        if self.keep:
-            self._interval(strand, strand.blocked, time, "wait", site, what)
+        self._stall(strand, strand.blocked, time, *strand.why)
         strand.blocked = -1.0
 
-    def _role(self, strand: _Strand) -> str:
-        kinds = {e[0] for e in strand.trace.events}
+    @staticmethod
+    def _role(strand: _Strand) -> str:
+        kinds = strand.trace.kinds
         if "mma" in kinds:
             return "MMA"
         if "load" in kinds:
@@ -324,32 +323,45 @@ class Node:
         return time + self.p.issue
 
     def _gmem(self, strand: _Strand, time: float, e: Event) -> float:
-        _, _, requests, sectors, write = e
+        _, site, requests, sectors, write = e
         p, sm = self.p, self.sms[strand.trace.rank]
         if write:
-            time = self._loaded(strand, time)
+            time = self._loaded(strand, time, site)
             sm.store_path = max(time, sm.store_path) + 32 * sectors * self.memory.store_cycles_per_byte
             return max(time + requests * p.issue, sm.store_path - 4000)  # stores queue up before they stall
         for _ in range(requests):
             time += p.issue
-            sm.load_path = max(time, sm.load_path) + 32 * sectors / requests * self.memory.load_cycles_per_byte
+            sm.load_path = (
+                max(time, sm.load_path) + 32 * sectors / requests * self.memory.load_cycles_per_byte
+            )
             strand.loads.append(sm.load_path + self.memory.gmem_latency)
             if len(strand.loads) > p.gmem_in_flight:
-                time = max(time, strand.loads.popleft())
+                arrived = strand.loads.popleft()
+                self._stall(strand, time, arrived, site, "global memory")
+                time = max(time, arrived)
         return time
 
-    @staticmethod
-    def _loaded(strand: _Strand, time: float) -> float:
+    def _loaded(self, strand: _Strand, time: float, site: int) -> float:
         """When the strand's plain loads have arrived."""
         if strand.loads:
-            time = max(time, *strand.loads)
+            done = max(time, *strand.loads)
             strand.loads.clear()
+            self._stall(strand, time, done, site, "global memory")
+            return done
         return time
 
+    def _stall(self, strand: _Strand, start: float, end: float, site: int, what: str) -> None:
+        """A wait whose end is known."""
+        if end > start:
+            role = self._role(strand)
+            self.stalls[role, what] = self.stalls.get((role, what), 0.0) + end - start
+            if self.keep:
+                self._interval(strand, start, end, "wait", site, what)
+
     def _smem(self, strand: _Strand, time: float, e: Event) -> float:
-        _, _, requests, wavefronts, write = e
+        _, site, requests, wavefronts, write = e
         p, sm = self.p, self.sms[strand.trace.rank]
-        time = self._loaded(strand, time)
+        time = self._loaded(strand, time, site)
         start = max(time, sm.smem)
         sm.smem = start + wavefronts
         return max(time + requests * p.issue, sm.smem) + (0 if write else p.smem_latency)
@@ -365,7 +377,9 @@ class Node:
         end = start + p.mma_interval(group, m, n, a_in_tmem)
         for k, sm in enumerate(sms):
             sm.tensor_core = end
-            self._engine((rank & ~1) + k if group == 2 else rank, "tensor core", start, end, site, f"{m} x {n}")
+            self._engine(
+                (rank & ~1) + k if group == 2 else rank, "tensor core", start, end, site, f"{m} x {n}"
+            )
         strand.mma_done = start + p.mma_latency(group, m, n, a_in_tmem)
         return issued
 
@@ -404,10 +418,12 @@ class Node:
         cta = cluster.ctas[rank]
         named = cta.named.setdefault(index, _Named())
         named.arrived += 32 * warps
-        time = self._loaded(strand, time)
+        time = self._loaded(strand, time, site)
         if sync:
             named.waiters.append(strand)
-            self._block(strand, time, site, "cta_sync" if threads < 0 and not index else f"named barrier {index}")
+            self._block(
+                strand, time, site, "cta_sync" if threads < 0 and not index else f"named barrier {index}"
+            )
         self._named_check(rank, cluster, named, 32 * cta.warps if threads < 0 else threads, time)
         return None if sync else time + self.p.issue
 

@@ -1,0 +1,112 @@
+"""`autograde timeline`: what it prints and writes, and one clear line for everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autograder.course import Exercise
+from autograder.errors import UsageError
+from autograder.timeline import at_size
+
+from .conftest import Result
+
+Autograde = Callable[..., Result]
+FillIn = Callable[..., Path]
+
+
+def test_the_solution(autograde: Autograde, folder: Path) -> None:
+    result = autograde(
+        "timeline",
+        "5",
+        "--solution",
+        "--html",
+        "t.html",
+        "--trace",
+        "t.trace",
+        "--json",
+        "t.json",
+        "--clock",
+        "1.5",
+    )
+    assert result.code == 0, result.err
+    assert "modelled on NVIDIA B200 at 1.5 GHz" in result.out
+    assert "measured" not in result.out
+    page = (folder / "t.html").read_text(encoding="utf-8")
+    assert not re.search(r"(src|href)=|https?://|<script", page), (
+        "works without a network and without scripts"
+    )
+    assert page.count("<svg role=") == 2 and "aria-label" in page and "prefers-color-scheme: dark" in page
+    assert "wait: " in page and "tensor core" in page
+    data = json.loads((folder / "t.json").read_text(encoding="utf-8"))
+    assert (data["format"], data["version"]) == ("autograde-timeline", 1)
+    assert data["modelled"]["flops"] == 2 * 128 * 128 * 64
+    waits = {what for _, _, _, kind, _, what in data["intervals"] if kind == "wait"}
+    assert "mma_done" in waits or any("bar" in what for what in waits), waits
+    source = json.loads((folder / "solutions/exercise_05/exercise_05.ipynb").read_text(encoding="utf-8"))
+    cell = next(c for c in source["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == "kernel")
+    text = "".join(cell["source"]).splitlines()
+    lines = {line for _, _, _, kind, line, _ in data["intervals"] if kind == "mma"}
+    assert lines and all("gemm" in text[line - 1] or "mma" in text[line - 1] for line in lines)
+    trace = json.loads((folder / "t.trace").read_text(encoding="utf-8"))
+    boxes = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert len(boxes) == len(data["intervals"]) and all(e["dur"] >= 0 for e in boxes)
+    assert not (folder / ".autograde").exists()
+
+
+def test_json_to_the_terminal_is_json(autograde: Autograde) -> None:
+    result = autograde("timeline", "5", "--solution", "--json", "-")
+    assert result.code == 0 and result.report["exercise"] == "exercise_05"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["5"], "still the released stub"),
+        (["5", "--solution", "--size", "M=256"], "M"),
+        (["5", "--solution", "--size", "X=4096"], "no parameter X; it has M, N, K"),
+        (["5", "--solution", "--size", "4096"], "write a name and a positive number"),
+        (["5", "--solution", "--size", "M=-1"], "write a name and a positive number"),
+        (
+            ["5", "--solution", "--builder", "build_kernl"],
+            "has no builder 'build_kernl'; did you mean 'build_kernel'",
+        ),
+        (["5", "--solution", "--from", "2", "--to", "1"], "has to end after it begins"),
+        (["5", "--solution", "--html", "exercises/exercise_05/exercise_05.ipynb"], "overwrite a source file"),
+        (["5", "--solution", "--file", "x.py"], "not both"),
+        (["77"], "there is no exercise '77'"),
+    ],
+)
+def test_one_line_for_what_is_wrong(autograde: Autograde, arguments: list[str], message: str) -> None:
+    result = autograde("timeline", *arguments)
+    assert result.code == 2
+    assert message in result.err and result.err.count("\n") == 1, result.err
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("def build_kernel(M, N, K):\n    return 3\n", "build_kernel"),
+        ("def build_kernel(M, N, K:\n", "syntax error"),
+        ("raise RuntimeError('no')\n", "no"),
+    ],
+)
+def test_a_kernel_that_does_not_build(
+    autograde: Autograde, fill_in: FillIn, kernel: str, message: str
+) -> None:
+    fill_in(kernel=kernel)
+    result = autograde("timeline", "5")
+    assert result.code == 2
+    assert message in result.err and result.err.count("\n") == 1, result.err
+
+
+def test_sizes_belong_to_one_kernel(exercise: Exercise) -> None:
+    sized = at_size(exercise, {"K": 128})
+    assert sized.builder.params == {**exercise.builder.params, "K": 128}
+    assert len(sized.kernels) == 1 and exercise.builder.params["K"] == 64
+    with pytest.raises(UsageError, match="--size Q=1"):
+        at_size(exercise, {"Q": 1})
