@@ -10,7 +10,7 @@ from typing import Any
 from autograder.timeline import Timeline
 
 WIDTH, ROW, LEFT = 1100, 20, 190
-MOST_BOXES = 6000  # per picture; more would only cover each other
+MOST_BOXES = 600  # of a lane; more are drawn pixel by pixel
 _COLOURS = {  # fill, and a pattern letter in the box where there is room: shapes and words as well as colours
     "wait": ("#d0d7de", "wait"),
     "tensor core": ("#1f6feb", "MMA"),
@@ -96,7 +96,7 @@ def svg(t: Timeline, lo: float, hi: float) -> str:
     for row, lane in enumerate(lanes):
         y = row * ROW
         out.append(f'<text x="0" y="{y + 14}">{escape(t.lanes[lane])}</text>')
-        for x, width, kind, title, words in _boxes(t, lane, lo, hi, scale, MOST_BOXES // len(lanes)):
+        for x, width, kind, title, words in _boxes(t, lane, lo, hi, scale):
             colour = _COLOURS.get(kind, _OTHER)[0]
             out.append(
                 f'<rect x="{LEFT + x:.1f}" y="{y + 2}" width="{max(width, 0.3):.1f}" height="{ROW - 4}" fill="{colour}">'
@@ -120,29 +120,46 @@ def _used(t: Timeline) -> list[int]:
     return [n for n in range(len(t.lanes)) if n in used]
 
 
-def _boxes(
-    t: Timeline, lane: int, lo: float, hi: float, scale: float, most: int
-) -> Iterator[tuple[float, float, str, str, str]]:
-    """(x, width, kind, title, words) of a lane; neighbours of one kind that are too narrow to tell apart become one box."""
+Box = tuple[float, float, str, str, str]  # x, width, kind, title, words
+
+
+def _boxes(t: Timeline, lane: int, lo: float, hi: float, scale: float) -> list[Box]:
+    """What a lane shows. Where there is more than pixels can tell apart, each pixel shows what takes most of it."""
     mine = [i for i in t.intervals if i[0] == lane and i[2] > lo and i[1] < hi]
-    gap = 0.5 / scale
-    merged: list[list[Any]] = []
-    for _, start, end, kind, line, what in mine:
-        start, end = max(start, lo), min(end, hi)
-        last = merged[-1] if merged else None
-        if last is not None and last[2] == kind and start - last[1] < gap and (end - last[0]) * scale < 3:
-            last[1] = max(end, last[1])
-            continue
-        merged.append([start, end, kind, line, what])
     clock = t.modelled["clock_ghz"] * 1e3
-    for start, end, kind, line, what in merged[: max(50, most)]:
-        word = _COLOURS.get(kind, _OTHER)[1]
-        words = f"wait: {what}" if kind == "wait" else word
+    if len(mine) > MOST_BOXES:
+        return list(_pixels(mine, lo, hi, scale, clock))
+    boxes = []
+    for _, start, end, kind, line, what in mine:
+        words = f"wait: {what}" if kind == "wait" else _COLOURS.get(kind, _OTHER)[1]
+        detail = "" if kind == "wait" or not what else f" {what}"
         at = f", line {line}" if line else ""
-        title = (
-            f"{words}{'' if kind == 'wait' else ' ' + what}{at}: {start / clock:.3f} to {end / clock:.3f} us"
+        title = f"{words}{detail}{at}: {start / clock:.3f} to {end / clock:.3f} us"
+        boxes.append(
+            ((max(start, lo) - lo) * scale, (min(end, hi) - max(start, lo)) * scale, kind, title, words)
         )
-        yield (start - lo) * scale, (end - start) * scale, kind, title, words
+    return boxes
+
+
+def _pixels(mine: list[Any], lo: float, hi: float, scale: float, clock: float) -> Iterator[Box]:
+    """One box per run of pixels with the same kind."""
+    count = max(1, round((hi - lo) * scale))
+    time: list[dict[str, float]] = [{} for _ in range(count)]
+    for _, start, end, kind, _, _ in mine:
+        first, last = (start - lo) * scale, (end - lo) * scale
+        for k in range(max(0, int(first)), min(count - 1, int(last)) + 1):
+            time[k][kind] = time[k].get(kind, 0.0) + min(last, k + 1) - max(first, k)
+    shown = [max(spent, key=lambda kind: spent[kind]) if spent else "" for spent in time]
+    k = 0
+    while k < count:
+        end = k
+        while end < count and shown[end] == shown[k]:
+            end += 1
+        if shown[k]:
+            words = "wait" if shown[k] == "wait" else _COLOURS.get(shown[k], _OTHER)[1]
+            title = f"mostly {words}: {(lo + k / scale) / clock:.3f} to {(lo + end / scale) / clock:.3f} us"
+            yield float(k), float(end - k), shown[k], title, words
+        k = end
 
 
 def trace(t: Timeline) -> str:

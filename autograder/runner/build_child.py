@@ -71,6 +71,10 @@ def _prepare(request: dict[str, Any]) -> None:
     import_tvm()
     from tvm.script import tirx  # noqa: F401  what every kernel imports; loaded before the clock starts
 
+    from emulator import tvm_repairs
+
+    tvm_repairs.install()
+
     limits.set_resource_limits(request["memory_mib"], request["cpu_seconds"])
     source, writable = Path(request["source"]), Path(request["writable"])
     readable = [*limits.system_folders(), Path(__file__).resolve().parents[1], source.parent]

@@ -110,3 +110,35 @@ def test_sizes_belong_to_one_kernel(exercise: Exercise) -> None:
     assert len(sized.kernels) == 1 and exercise.builder.params["K"] == 64
     with pytest.raises(UsageError, match="--size Q=1"):
         at_size(exercise, {"Q": 1})
+
+
+def test_barriers_have_the_learners_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TMABar, TCGen05Bar and MBarrier as well as plain mbarriers, through the process that builds a submission."""
+    from autograder.course import load_course
+    from autograder.submission import read_submission
+    from autograder.timeline import timeline
+
+    from .conftest import REPOSITORY
+
+    course = load_course(REPOSITORY)
+    spec = course.find("7")
+    path = REPOSITORY / "solutions" / spec.id / spec.notebook
+    found = timeline(at_size(spec, {}), read_submission(path, spec, None), course.limits)
+    waits = {what for _, what, _ in found.modelled["stalls"]}
+    assert {"loaded", "cta_sync"} <= waits and "" not in waits
+
+
+def test_a_long_run_is_drawn_pixel_by_pixel() -> None:
+    """Every lane of the picture reaches as far as its intervals do, however many there are."""
+    from autograder.report.timeline import LEFT, MOST_BOXES, WIDTH, svg
+    from autograder.timeline import Timeline
+
+    for count in (10, MOST_BOXES, 40 * MOST_BOXES):
+        intervals = [(0, float(2 * k), 2.0 * k + 1, "mma" if k % 2 else "wait", 1, "x") for k in range(count)]
+        modelled = {"clock_ghz": 1.0}
+        drawn = svg(
+            Timeline("exercise_05", "", "", {}, modelled, ["CTA 0: warp 0"], intervals), 0.0, 2.0 * count - 1
+        )
+        boxes = re.findall(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"', drawn)
+        assert len(boxes) <= max(MOST_BOXES, WIDTH - LEFT)
+        assert max(float(x) + float(w) for x, w in boxes) == pytest.approx(WIDTH, abs=2)
