@@ -78,6 +78,11 @@ class Diagnosis:
         found = re.search(pattern, self.submission.source, re.MULTILINE)
         return self._here(self.submission.source.count("\n", 0, found.end()) + 1) if found else None
 
+    def _first_line(self, pattern: str) -> Location | None:
+        """The first line of the submission that matches a pattern, for messages that name no line."""
+        lines = self.submission.source.split("\n")
+        return next((self._here(n) for n, text in enumerate(lines, 1) if re.search(pattern, text)), None)
+
     def ended(self, ended: ChildEnded, function: str | None = None) -> Failure:
         """The submission's process ended while it ran the builder, or a function of the exercise."""
         name, limits = function or self.exercise.builder.name, self.limits
@@ -246,7 +251,10 @@ class Diagnosis:
                     f"{self.exercise.builder.name} returned something that is no kernel: {message[:300]}"
                 )
             case "lowering":
-                return yours(f"TVM: {_essence(text)}", "", where)
+                essence = _essence(text)
+                fix, patterns = next(((fix, at) for words, fix, at in _ADVICE if words in text), ("", ()))
+                where = where or next(filter(None, map(self._first_line, patterns)), None)
+                return yours(essence if essence.startswith("TVM ") else f"TVM: {essence}", fix, where)
             case "launch":
                 return yours(f"the launch is refused: {message}", "", where)
             case "unsupported":
@@ -282,6 +290,20 @@ _DIAGNOSTIC = re.compile(r"\A(?:error: )?(?P<message>.*?)\n\s*--> (?P<file>.*):(
 _DISPATCH = re.compile(r"(?P<what>[^\n:]*).*dispatch failed.*exception — \w+: (?P<why>[^\n|]*)", re.DOTALL)
 
 
+# Words of TVM, what to do, and the lines where to look if TVM names none, likelier ones first.
+_ADVICE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "buffer with thread-axis layout",
+        'a buffer that a layout spreads over threads lies in registers, scope="local", and these threads copy it'
+        " together: Tx.wg.copy for a warpgroup",
+        (r"\bTx\.copy\(", r"\balloc_buffer\("),
+    ),
+    (
+        "validate_copy_op failed",
+        "compare scope, shape and layout of the two buffers; a function that still returns None is no layout",
+        (r"\bcopy\(",),
+    ),
+)
 _UNKNOWN_NODE = re.compile(r"AST node is not implemented: (\w+)")
 
 

@@ -279,8 +279,16 @@ def _dispatch_reasons(text: str) -> str:
             reasons[variant] = re.sub(r"^\w+ [\u2014-] (\w+(Error|Exception|Fail\w*): )?", "", cells[1])
     if not reasons:
         return text.strip().splitlines()[0] if text.strip() else "no reason given"
+    variants: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        variants.setdefault(re.sub(r"^rejected: (\w+ \u2014 )?", "", reason), []).append(name)
+    # A variant that has to be asked for by name is no reason why the others do not fit.
+    telling = {
+        reason: names for reason, names in variants.items() if "requires explicit dispatch" not in reason
+    }
     return "; ".join(
-        f"{reason}" if len(reasons) == 1 else f"{name}: {reason}" for name, reason in reasons.items()
+        reason if len(telling or variants) == 1 else f"{', '.join(names)}: {reason}"
+        for reason, names in (telling or variants).items()
     )
 
 

@@ -86,6 +86,7 @@ def _problem(
 
 def _refused(own: Diagnosis, wanted: WantedLayout, answer: dict[str, Any]) -> Evidence:
     evidence = own.build_failure(answer).evidence()
+    evidence.fix = evidence.fix or "a layout is spelled TileLayout(S[(extents) : (strides)])"
     evidence.message = f"{wanted.name} ({wanted.title}): {evidence.message}"
     return evidence
 

@@ -111,6 +111,34 @@ def test_part_b_alone_says_that_it_needs_part_a(solution_cell: Callable[[str], s
     assert layouts is not None and all("not written yet" in item.message for item in layouts.evidence)
 
 
+SLIPS = {
+    "registers without a scope": ('scope="local", ', "", "regs = T.alloc_buffer", "Tx.wg.copy for a warpgroup"),
+    "a copy by each thread": ("Tx.wg.copy(regs", "Tx.copy(regs", "Tx.copy(regs", "Tx.wg.copy for a warpgroup"),
+    "a layout that is None": (
+        "return TileLayout(S[(rows, cols) : (1 @ tid_in_wg, 1)])",
+        "pass",
+        "Tx.wg.copy(regs",
+        "returns None is no layout",
+    ),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_what_tvm_does_not_lower_is_explained_at_a_line(
+    slip: str, solution_cell: Callable[[str], str], course: Path
+) -> None:
+    old, new, line, words = SLIPS[slip]
+    source = solution_cell("exercise_03")
+    assert source.count(old) == 1
+    exercise, limits = load_course(course).find("3"), load_course(course).limits
+    submission = Submission(name="k.py", source=source.replace(old, new))
+    build = grade(exercise, submission, limits, Settings(seed=1, quick=True)).check("build")
+    assert build is not None and build.points == 0
+    (evidence,) = build.evidence
+    assert words in evidence.fix and evidence.locations[0].text.startswith(line)
+    assert "requires explicit dispatch" not in evidence.message
+
+
 @pytest.fixture(scope="module")
 def figures(course: Path) -> ModuleType:
     """tools/layout_figures.py as a module."""
