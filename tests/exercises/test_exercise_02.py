@@ -40,11 +40,11 @@ def test_solution_gives_no_finding_in_any_schedule(solution: Any) -> None:
             np.testing.assert_array_equal(d, 2 * a, f"schedule {schedule} {seed}")
 
 
-@pytest.mark.parametrize(("m", "n"), [(8, 8), (33, 136)])
+@pytest.mark.parametrize(("m", "n"), [(8, 8), (33, 136), (40, 2320)])
 def test_solution_is_right_for_other_sizes(
     m: int, n: int, solution_cell: Callable[[str], str], build: Callable[..., Any]
 ) -> None:
-    """Less than one tile; one row and eight columns too many; on sm_90a."""
+    """Less than one tile; one row and eight columns too many; strips side by side; on sm_90a."""
     kernel = emulator.compile(build(solution_cell("exercise_02"), {"M": m, "N": n}), arch="sm_90a")
     a, d = tensors(3, m, n)
     assert kernel.run(a, d).findings == ()
