@@ -23,6 +23,7 @@ from autograder.errors import (
 
 if TYPE_CHECKING:
     from autograder.course import Course, Exercise
+    from autograder.gpu import Gpu
     from autograder.report.model import GradeReport
 
 HELP = """Grade GPU kernels, on a GPU or on the emulator.
@@ -104,13 +105,13 @@ def grade(
     exercises = course.exercises if exercise == "all" else [_find(course, exercise)]
     if path is not None and exercise == "all":
         raise UsageError("--file needs one exercise, not 'all'")
-    _check_device(device)
+    gpus = _gpus(device, exercises)
     for option, target in (("--json", json_path), ("--html", html_path)):
         if target is not None and (option, str(target)) != ("--json", "-"):
             _check_target(option, str(target))
-    settings = Settings(seed=seed, quick=quick)
     reports = []
-    for spec in exercises:
+    for spec, gpu in zip(exercises, gpus, strict=True):
+        settings = Settings(seed=seed, quick=quick, gpu=gpu)
         report = _grade_one(root, course, spec, solution, path, settings)
         reports.append(report)
         _present(report, json_path, plain)
@@ -308,13 +309,12 @@ def _find(course: Course, spelled: str) -> Exercise:
         raise
 
 
-def _check_device(device: str) -> None:
-    from autograder.errors import MachineError
+def _gpus(device: Any, exercises: list[Exercise]) -> list[Gpu | None]:
+    """The GPU for each exercise, None for the emulator."""
+    from autograder.gpu import NoGpu, choose, find_gpu
 
-    if device == "cuda":
-        raise MachineError(
-            "--device cuda: this version runs kernels on the emulator only; use --device emulated"
-        )
+    found = NoGpu("") if device == "emulated" else find_gpu()
+    return [choose(device, exercise, found) for exercise in exercises]
 
 
 def _grade_one(

@@ -62,11 +62,16 @@ class _Strict(BaseModel):
 
 
 class Limits(_Strict):
-    """What one grade may use. Seconds of wall clock, MiB of address space, KiB of printed output."""
+    """What one grade may use. Seconds of wall clock, MiB of address space, KiB of printed output.
+
+    `gpu_seconds`: one launch on a GPU, after which the kernel counts as hung; `timing_seconds`: one measurement.
+    """
 
     start_seconds: Annotated[float, Field(gt=0)] = 120
     build_seconds: Annotated[float, Field(gt=0)] = 20
     run_seconds: Annotated[float, Field(gt=0)] = 60
+    gpu_seconds: Annotated[float, Field(gt=0)] = 10
+    timing_seconds: Annotated[float, Field(gt=0)] = 60
     memory_mib: Annotated[int, Field(ge=512)] = 4096
     output_kib: Positive = 1024
 
@@ -275,6 +280,38 @@ class Function(_Strict):
     reference: Literal["swizzle_32", "swizzle_64", "swizzle_128"]
 
 
+class Tiers(_Strict):
+    """Speed relative to the reference, 1 being its equal, from which a kernel counts as this fast."""
+
+    full: Annotated[float, Field(gt=0, le=100)]
+    partial: Annotated[float, Field(gt=0, le=100)]
+
+    @model_validator(mode="after")
+    def _partial_is_less(self) -> Tiers:
+        if self.partial >= self.full:
+            raise ValueError(f"partial ({self.partial:g}) must be less than full ({self.full:g})")
+        return self
+
+
+class Timing(_Strict):
+    """What is measured on a GPU: a kernel, built for `params`, against a library call on the same inputs.
+
+    `builder` names the kernel (the first one where it is left out). The names of references and oracles are those of
+    `autograder/runner/backends/torch_bench.py`.
+    """
+
+    builder: Name | None = None
+    params: dict[Name, Positive]
+    reference: Literal["add", "copy", "double", "transpose", "matmul_nn", "matmul_nt"]
+    pairs: Annotated[int, Field(ge=20, le=1000)] = 60
+    tiers: Tiers
+    source: Text
+
+
+# Inputs that a reference takes.
+REFERENCE_INPUTS = {"add": 2, "copy": 1, "double": 1, "transpose": 1, "matmul_nn": 2, "matmul_nt": 2}
+
+
 class KernelSpec(_Strict):
     """A further kernel of an exercise, with the keys that the exercise itself has for its first one."""
 
@@ -293,7 +330,8 @@ class Exercise(_Strict):
     `continues` names the exercise whose kernel the learner brings along.
     `flop` multiplies up to the floating-point operations of one launch. `functions` are run where the submission
     is, as tables of integers; the check 'functions' looks at them. `layouts` are TileLayouts that functions beside
-    the builder return; they need no launch.
+    the builder return; they need no launch. `runs_on` is the oldest compute capability whose GPUs can run it
+    (`sm_100`: no other generation has tcgen05); `timing` says what is measured there.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")]
@@ -302,6 +340,7 @@ class Exercise(_Strict):
     notebook: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]+\.ipynb$")]
     cells: Cells
     arch: Literal["sm_90a", "sm_100a"]
+    runs_on: Literal["sm_90", "sm_100"] = "sm_100"
     builder: Builder
     tensors: Annotated[list[Tensor], Field(min_length=1)]
     oracle: Literal["add", "double", "gemm_nn", "gemm_nt", "transpose"]
@@ -313,6 +352,7 @@ class Exercise(_Strict):
     functions: list[Function] = []
     layouts: list[WantedLayout] = []
     roofline: Roofline | None = None
+    timing: list[Timing] = []
     checks: Annotated[list[Check], Field(min_length=1)]
     questions: list[Question] = []
 
@@ -356,6 +396,17 @@ class Exercise(_Strict):
         ]
         quick = [case for case in self.cases if case.quick]
         return self.model_copy(update={"cases": quick, "more_kernels": more})
+
+    def timed(self, timing: Timing) -> Exercise:
+        """The kernel that an entry of `timing` measures, with the sizes of that entry."""
+        kernel = self.kernels[self.timed_kernel(timing)]
+        params = {**kernel.builder.params, **timing.params}
+        return kernel.model_copy(update={"builder": Builder(name=kernel.builder.name, params=params)})
+
+    def timed_kernel(self, timing: Timing) -> int:
+        """Index of the first of `kernels` with the builder that an entry of `timing` measures."""
+        names = [kernel.builder.name for kernel in self.kernels]
+        return 0 if timing.builder is None else names.index(timing.builder)
 
     @property
     def number(self) -> int:
@@ -409,6 +460,8 @@ class Exercise(_Strict):
         observed = [n for n in OBSERVABLES if mechanism and n in {**mechanism.at_least, **mechanism.at_most}]
         if observed and not any(case.quick and case.schedule == "late" for case in self.cases):
             raise ValueError(f"{observed[0]} is recorded under schedule late only: a quick case needs it")
+        for timing in self.timing:
+            self._timing_is_consistent(timing)
         predictions = self.check("predictions")
         asked = sum(q.points for q in self.questions)
         if asked != (predictions.points if predictions else 0):
@@ -426,6 +479,31 @@ class Exercise(_Strict):
         if self.questions and self.cells.answers is None:
             raise ValueError("cells.answers must name the cell that holds the answers")
         return self
+
+    def _timing_is_consistent(self, timing: Timing) -> None:
+        names = [kernel.builder.name for kernel in self.kernels]
+        if timing.builder is not None and timing.builder not in names:
+            raise ValueError(
+                f"timing: there is no builder '{timing.builder}' ({', '.join(names)})"
+                f"{did_you_mean(timing.builder, names)}"
+            )
+        kernel = self.kernels[self.timed_kernel(timing)]
+        wanted = list(kernel.builder.params)
+        for name in timing.params:
+            if name not in wanted:
+                raise ValueError(
+                    f"timing.params has '{name}', which is no parameter of {kernel.builder.name}"
+                    f" ({', '.join(wanted)}){did_you_mean(name, wanted)}"
+                )
+        missing = [n for n in wanted if n not in timing.params and isinstance(kernel.builder.params[n], int)]
+        if missing:
+            raise ValueError(f"timing.params needs {', '.join(missing)}, as {kernel.builder.name} does")
+        inputs = sum(tensor.role == "input" for tensor in kernel.tensors)
+        if inputs != REFERENCE_INPUTS[timing.reference]:
+            raise ValueError(
+                f"timing: the reference '{timing.reference}' takes {REFERENCE_INPUTS[timing.reference]} inputs,"
+                f" {kernel.builder.name} has {inputs}"
+            )
 
     def _kernel_is_consistent(self) -> None:
         params = [name for name, value in self.builder.params.items() if isinstance(value, int)]

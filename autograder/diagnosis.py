@@ -250,6 +250,11 @@ class Diagnosis:
                 return yours(
                     f"{self.exercise.builder.name} returned something that is no kernel: {message[:300]}"
                 )
+            case "host":
+                return yours(
+                    f"the kernel's host code does more than launch ({message[:200]}); such a kernel is not run on a GPU",
+                    "leave only device code and the launch in the PrimFunc",
+                )
             case "lowering":
                 essence = _essence(text)
                 fix, patterns = next(((fix, at) for words, fix, at in _ADVICE if words in text), ("", ()))

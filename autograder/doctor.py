@@ -48,21 +48,23 @@ def _package(name: str) -> Finding:
 
 
 def _gpu() -> Finding:
-    """The GPUs that the driver lists. None is fine: the emulator grades everything."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return Finding("GPU", False, "none; kernels run on the emulator", optional=True)
-    query = [program, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
-    try:
-        shown = subprocess.run(query, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return Finding("GPU", False, "nvidia-smi does not answer", optional=True)
-    names = [line.strip() for line in shown.stdout.splitlines() if line.strip()]
-    if shown.returncode != 0 or not names:
-        return Finding(
-            "GPU", False, "none that the driver can use; kernels run on the emulator", optional=True
-        )
-    return Finding("GPU", True, "; ".join(names), optional=True)
+    """The GPU that `--device auto` takes. None is fine: the emulator grades everything."""
+    from autograder.gpu import NoGpu, find_gpu, missing_software
+
+    found = find_gpu()
+    if isinstance(found, NoGpu):
+        return Finding("GPU", False, f"{found.reason}; kernels run on the emulator", optional=True)
+    text = (
+        f"{found.name}, compute capability {found.capability[0]}.{found.capability[1]}, driver {found.driver}"
+    )
+    if found.arch is None:
+        text += "; the course compiles for 9.0 and 10.0, so kernels run on the emulator"
+        return Finding("GPU", False, text, optional=True)
+    missing = missing_software()
+    if missing is not None:
+        return Finding("GPU", False, f"{text}; kernels run on the emulator, because {missing}", optional=True)
+    tcgen05 = "all exercises" if found.capability == (10, 0) else "the exercises without tcgen05"
+    return Finding("GPU", True, f"{text}; runs {tcgen05}, compiled for {found.arch}", optional=True)
 
 
 def _nvcc() -> Finding:

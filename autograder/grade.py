@@ -12,7 +12,7 @@ from typing import Any
 from autograder import __version__
 from autograder.checks import CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
 from autograder.checks.synchronization import lints
-from autograder.course import Case, Exercise, Limits
+from autograder.course import Case, Exercise, Limits, Timing
 from autograder.diagnosis import (
     Diagnosis,
     Stopped,
@@ -23,8 +23,10 @@ from autograder.diagnosis import (
     with_last_line,
     yours,
 )
-from autograder.report.model import GradeReport, Source
-from autograder.runner.build import receive_prim_funcs, start_builder
+from autograder.gpu import Gpu
+from autograder.on_gpu import BACKEND, GpuSide, explain, unmeasured
+from autograder.report.model import Evidence, Fault, GradeReport, Measured, Source
+from autograder.runner.build import receive_more, receive_prim_funcs, start_builder
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, End, Pump
 from autograder.submission import Submission, syntax_problem
@@ -35,11 +37,18 @@ _KEPT_OUTPUT = 4000
 
 @dataclass(frozen=True)
 class Settings:
-    """How to grade. `roots` come first on the machine process's import path (a stand-in for tests)."""
+    """How to grade. With `gpu`, the kernels run there and in the emulator; `measure` times them, too.
+
+    `roots` come first on the import path of the trusted processes, `backend` is the module that drives the GPU (stand-ins
+    for tests).
+    """
 
     seed: int | None = None
     quick: bool = False
+    gpu: Gpu | None = None
+    measure: bool = True
     roots: tuple[Path, ...] = ()
+    backend: str = BACKEND
 
 
 @dataclass
@@ -49,6 +58,8 @@ class Session:
     outcome: Outcome
     seed: int
     quick: bool
+    gpu: Gpu | None = None
+    measured: list[Measured] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     printed: str = ""
@@ -64,6 +75,10 @@ class Session:
     @property
     def limits(self) -> Limits:
         return self.outcome.diagnosis.limits
+
+    def arch(self, exercise: Exercise) -> str:
+        """What the emulator emulates: the exercise's architecture, beside a GPU that GPU's."""
+        return (self.gpu.arch if self.gpu else None) or exercise.arch
 
     @property
     def cases(self) -> list[tuple[int, Case]]:
@@ -84,7 +99,7 @@ def grade(
     if settings.quick:
         exercise = exercise.only_quick()
     seed = settings.seed if settings.seed is not None else _secret_seed()
-    session = Session(Outcome(Diagnosis(exercise, submission, limits)), seed, settings.quick)
+    session = Session(Outcome(Diagnosis(exercise, submission, limits)), seed, settings.quick, settings.gpu)
     if submission.untouched:
         return _stub_report(session)
     problem = syntax_problem(submission.source)
@@ -109,23 +124,90 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
     """Build, lower, launch, compare; a failure ends it where it happens. The processes load in parallel."""
     oracle = pump.start("oracle", "oracle_child", pump.private_folder("oracle"))
     machine = pump.start("machine", "machine_child", pump.private_folder("machine"), roots=settings.roots)
-    builder = start_builder(pump, session.diagnosis)
+    side = _gpu_side(session, pump, settings)
+    timings = list(session.exercise.timing) if side and side.timer else []
+    more = [session.exercise.timed(timing).builder for timing in timings]
+    builder = start_builder(pump, session.diagnosis, more)
     pump.send(oracle, _plan(session))
     try:
         started = time.perf_counter()
         try:
-            outcome = session.outcome
-            graphs = receive_prim_funcs(pump, builder, session.diagnosis, outcome.tables, outcome.layouts)
+            outcome, keep = session.outcome, bool(more)
+            graphs = receive_prim_funcs(
+                pump, builder, session.diagnosis, outcome.tables, outcome.layouts, keep=keep
+            )
+            timed = receive_more(pump, builder, session.diagnosis, len(more))
         finally:
             session.seconds["build"] = time.perf_counter() - started
             session.printed = builder.tail[-_KEPT_OUTPUT:]
+        if side:
+            side.compile(graphs)
         lower(session, pump, machine, graphs)
-        _run_cases(session, pump, machine, oracle)
+        _run_cases(session, pump, machine, oracle, side)
+        if side and timings and not session.outcome.run_failure:
+            _measure(session, pump, machine, side, list(zip(timings, timed, strict=True)))
     except Stopped as stopped:
         if session.outcome.resources is None:
             session.outcome.build_failure = stopped.failure
         else:
             session.outcome.run_failure = stopped.failure
+
+
+def _gpu_side(session: Session, pump: Pump, settings: Settings) -> GpuSide | None:
+    if session.gpu is None:
+        return None
+    side = GpuSide(pump, session.gpu, session.exercise, session.limits, settings.backend, settings.roots)
+    side.start(measure=settings.measure and not session.quick)
+    return side
+
+
+def _measure(
+    session: Session, pump: Pump, machine: Child, side: GpuSide, timed: list[tuple[Timing, bytes | str]]
+) -> None:
+    """Time what is right on the GPU, after everything else has ended there. No points depend on it."""
+    assert session.gpu is not None
+    started = time.perf_counter()
+    names = [kernel.builder.name for kernel in session.exercise.kernels]
+    wrong = {names[run.kernel] for run in session.outcome.runs if not run.correct}
+    ready: list[tuple[Timing, bytes | str]] = []
+    for timing, graph in timed:
+        kernel = session.exercise.timed(timing)
+        if kernel.builder.name in wrong or not session.outcome.runs:
+            message = "only a kernel that is right in every case is measured"
+            session.measured.append(unmeasured(kernel, timing, session.gpu, message, Fault.YOUR_CODE))
+        elif isinstance(graph, bytes) and (problem := _refused(session, pump, machine, kernel, graph)):
+            session.measured.append(unmeasured(kernel, timing, session.gpu, problem, Fault.YOUR_CODE))
+        else:
+            ready.append((timing, graph))
+    pump.kill(machine)
+    side.end()
+    session.measured += side.measure(ready, session.seed)
+    session.seconds["measure"] = time.perf_counter() - started
+
+
+def _refused(session: Session, pump: Pump, machine: Child, kernel: Exercise, graph: bytes) -> str:
+    """Why the emulator does not accept a kernel that is to be measured; empty where it does."""
+    pump.send(machine, _kernel_request(session, kernel), graph)
+    try:
+        answer = ask(
+            session, pump, machine, session.limits.run_seconds, "lowering the kernel for its measurement"
+        )
+    except Stopped as stopped:
+        return stopped.failure.message
+    if answer.stage != "refused":
+        return ""
+    return replace(session.diagnosis, exercise=kernel).refusal(answer.header).message
+
+
+def _kernel_request(session: Session, kernel: Exercise) -> dict[str, Any]:
+    return {
+        "stage": "kernel",
+        "arch": session.arch(kernel),
+        "tensors": kernel.tensor_specs(),
+        "memory_mib": session.limits.memory_mib,
+        "cpu_seconds": session.limits.run_seconds,
+        "vet": session.gpu is not None,
+    }
 
 
 def _plan(session: Session) -> dict[str, Any]:
@@ -152,14 +234,7 @@ def lower(session: Session, pump: Pump, machine: Child, graphs: list[bytes]) -> 
     outcome, compiled, resources = session.outcome, [], None
     session.seconds["lower"] = 0.0
     for kernel, graph in zip(session.exercise.kernels, graphs, strict=True):
-        request = {
-            "stage": "kernel",
-            "arch": kernel.arch,
-            "tensors": kernel.tensor_specs(),
-            "memory_mib": session.limits.memory_mib,
-            "cpu_seconds": session.limits.run_seconds,
-        }
-        pump.send(machine, request, graph)
+        pump.send(machine, _kernel_request(session, kernel), graph)
         limit = session.limits.run_seconds
         answer = ask(session, pump, machine, limit, "lowering the kernel", blame_time=True)
         seen = answer.header
@@ -176,32 +251,70 @@ def _most(one: dict[str, int] | None, other: dict[str, int]) -> dict[str, int]:
     return {name: max(value, (one or {}).get(name, value)) for name, value in other.items()}
 
 
-def _run_cases(session: Session, pump: Pump, machine: Child, oracle: Child) -> None:
-    """Every case: inputs from the oracle, launch on the machine, output to the oracle, verdict back."""
-    limits, outcome = session.limits, session.outcome
+def _run_cases(
+    session: Session, pump: Pump, machine: Child, oracle: Child, side: GpuSide | None = None
+) -> None:
+    """Every case: inputs from the oracle, launch on the machine, output to the oracle, verdict back.
+
+    Beside a GPU, the verdict on the output is the one on the GPU's, and everything else comes from the emulator.
+    """
+    limits = session.limits
     profile = any(session.exercise.check(kind) for kind in ("coalescing", "bank_conflicts"))
+    raw_inputs: list[bytes] = []
     for number, (kernel, case) in enumerate(session.cases):
         inputs = ask(session, pump, oracle, limits.start_seconds, "making the inputs")
         seed = (session.seed + number) % 2**32
         launch = {"case": case.id, "kernel": kernel, "schedule": case.schedule, "seed": seed}
         pump.send(machine, {"stage": "run", "profile": profile, **launch}, inputs.raw)
+        raw_inputs.append(inputs.raw)
     stopped = None
+    expected: list[tuple[CaseRun, str]] = []  # whose output the oracle's next verdict is about
     try:
-        _launch(session, pump, machine, oracle)
+        outputs = _launch(session, pump, machine, oracle, expected)
+        if side is not None:
+            _launch_on_gpu(session, pump, oracle, side, raw_inputs, outputs, expected)
     except Stopped as early:  # what ran before it is still compared
         stopped = early
-    pump.kill(machine)
+    if side is None:
+        pump.kill(machine)
     loaded = ask(session, pump, oracle, limits.start_seconds, "loading PyTorch")
     session.versions |= loaded.header["versions"]
-    for run in outcome.runs:
+    for run, place in expected:
         verdict = ask(session, pump, oracle, limits.start_seconds, "comparing the output")
-        run.comparison = {k: v for k, v in verdict.header.items() if k not in ("stage", "case")}
+        setattr(run, place, {k: v for k, v in verdict.header.items() if k not in ("stage", "case")})
     if stopped is not None:
         raise stopped
 
 
-def _launch(session: Session, pump: Pump, machine: Child, oracle: Child) -> None:
+def _launch_on_gpu(
+    session: Session,
+    pump: Pump,
+    oracle: Child,
+    side: GpuSide,
+    inputs: list[bytes],
+    outputs: list[bytes],
+    expected: list[tuple[CaseRun, str]],
+) -> None:
+    """Launch every case that the emulator ran on the GPU, too, with the same bytes."""
+    started = time.perf_counter()
+    side.await_compiled()
+    session.versions |= side.versions
+    launches = zip(session.cases, session.outcome.runs, inputs, outputs, strict=False)
+    for (number, case), run, raw, emulated in launches:
+        output = side.launch(number, case, run, raw)
+        if output is not None:
+            run.same_bytes = output == emulated
+            pump.send(oracle, {"stage": "output", "case": case.id}, output)
+            expected.append((run, "comparison"))
+    session.seconds["gpu"] = time.perf_counter() - started
+
+
+def _launch(
+    session: Session, pump: Pump, machine: Child, oracle: Child, expected: list[tuple[CaseRun, str]]
+) -> list[bytes]:
     """Collect the launches in order and pass every output on. All of them share one deadline."""
+    place = "comparison" if session.gpu is None else "emulated"
+    outputs = []
     deadline = time.monotonic() + session.limits.run_seconds
     session.seconds["launches"] = 0.0
     for number, case in session.cases:
@@ -216,6 +329,9 @@ def _launch(session: Session, pump: Pump, machine: Child, oracle: Child) -> None
         session.outcome.resources = _most(session.outcome.resources, seen["resources"])
         session.seconds["launches"] += seen["seconds"]
         pump.send(oracle, {"stage": "output", "case": case.id}, ran.raw)
+        expected.append((run, place))
+        outputs.append(ran.raw)
+    return outputs
 
 
 def ask(
@@ -245,25 +361,55 @@ def _report(session: Session, next_step: str | None = None) -> GradeReport:
     outcome = session.outcome
     submission, exercise = outcome.submission, outcome.exercise
     checks = run_checks(outcome)
+    emulated = f"emulated {session.arch(exercise)}"
     report = GradeReport(
         exercise=exercise.id,
         title=exercise.title,
         points=round(sum(c.points for c in checks), 2),
         max_points=exercise.total,
-        device=f"emulated {exercise.arch}",
+        device=session.gpu.name if session.gpu else emulated,
         seed=session.seed,
         quick=session.quick,
         source=Source(
             kind=submission.kind, name=submission.name, sha256=submission.sha256, cell=submission.cell
         ),
         checks=checks,
-        notes=[*coalescing.observations(outcome), *bank_conflicts.observations(outcome), *lints(outcome)],
+        judged_on=_judged_on(session, emulated),
+        measured=session.measured,
+        notes=[
+            *_beside(session, emulated),
+            *coalescing.observations(outcome),
+            *bank_conflicts.observations(outcome),
+            *lints(outcome),
+        ],
         output=printed_by_submission(clean(session.diagnosis.own_name(session.printed))),
         versions={"autograder": __version__, "python": platform.python_version(), **session.versions},
         seconds={name: round(value, 3) for name, value in session.seconds.items()},
     )
     report.next_step = _next_step(report, exercise) if next_step is None else next_step
     return report
+
+
+# What the emulator alone can see, also where a GPU runs the kernel.
+_EMULATORS_CHECKS = ("synchronization", "mechanism", "coalescing", "bank_conflicts", "resources")
+
+
+def _judged_on(session: Session, emulated: str) -> dict[str, str]:
+    """Check -> device, where there are two."""
+    if session.gpu is None:
+        return {}
+    ids = [str(check.id) for check in session.exercise.checks]
+    return {"correctness": session.gpu.name} | {i: emulated for i in ids if i in _EMULATORS_CHECKS}
+
+
+def _beside(session: Session, emulated: str) -> list[Evidence]:
+    if session.gpu is None:
+        return []
+    runs = session.outcome.runs
+    notes = [Evidence(kind="note", message=text) for text in explain(runs, session.gpu, emulated)]
+    if notes:
+        notes[0].data = {"launches": [run.both() for run in runs]}
+    return notes
 
 
 def _next_step(report: GradeReport, exercise: Exercise) -> str:

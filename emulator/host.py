@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from emulator.errors import LaunchError
-from emulator.lowering import Lowered, tvm
+from emulator.lowering import Lowered, tvm, walk
 from emulator.machine.memory import GlobalMemory, Segment
 from emulator.machine.swizzle import SwizzleMode
 from emulator.machine.tensor_map import TensorMap
@@ -467,3 +467,39 @@ _BINARY_CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "shift_left": lambda a, b: a << b, "shift_right": lambda a, b: a >> b, "bitwise_and": lambda a, b: a & b,
     "bitwise_or": lambda a, b: a | b, "bitwise_xor": lambda a, b: a ^ b,
 }  # fmt: skip
+
+
+# Everything that TVM's own host code for a launch consists of. The rest could do more than launch: call any function of
+# the process, or bring C code along.
+_HOST_CALLS = {
+    "tvm_struct_get", "if_then_else", "isnullptr", "handle_add_byte_offset", "reinterpret", "buffer_data", "address_of",
+    "tensormap_encode_tiled", "call_ffi_kernel", "ptr_byte_offset", "tvm_stack_alloca", "tvm_stack_make_shape", "likely",
+}  # fmt: skip
+_PACKED_CALLS = {"call_packed", "tvm_call_packed", "tvm_call_packed_lowered"}
+_PACKED_TARGETS = {"__tvm_set_device", "runtime.cuTensorMapEncodeTiled"}
+
+
+def unknown_operations(lowered: Lowered) -> list[str]:
+    """What the host function does besides checking arguments, encoding tensor maps and launching; no name twice.
+
+    A module that is compiled for a GPU runs its host function as machine code, so one with such operations must not run.
+    """
+    found: dict[str, None] = {}
+    for node in walk(lowered.host.body):
+        kind = type(node).__name__
+        if kind == "AttrStmt" and str(node.attr_key).startswith("pragma"):
+            found[str(node.attr_key)] = None
+        if kind != "Call":
+            continue
+        name = str(getattr(node.op, "name", node.op)).rsplit(".", 1)[-1]
+        if name in _PACKED_CALLS:
+            target = str(getattr(node.args[0], "value", node.args[0]))
+            if target not in _PACKED_TARGETS:
+                found[target] = None
+        elif name not in _HOST_CALLS and name not in _BINARY_CALLS:
+            found[name] = None
+    for device in lowered.devices.values():
+        for node in walk(device.body):
+            if type(node).__name__ == "AttrStmt" and str(node.attr_key).startswith("pragma_import"):
+                found[str(node.attr_key)] = None
+    return list(found)

@@ -17,7 +17,7 @@ from emulator.checks.bank_conflicts import AccessStatistics, Pattern
 from emulator.checks.findings import Finding, FindingLog, SourceLocation
 from emulator.counters import MAXIMA
 from emulator.errors import DeviceFault, LaunchError
-from emulator.host import BoundTensorMap, Host, HostPlan, HostTensorMap, Launch
+from emulator.host import BoundTensorMap, Host, HostPlan, HostTensorMap, Launch, unknown_operations
 from emulator.lowering import Lowered, lower
 from emulator.machine.address import SMEM_LIMIT
 from emulator.machine.memory import GlobalMemory
@@ -103,6 +103,11 @@ class Kernel:
         In program order; one entry per line and instruction.
         """
         return tuple(op for program in self.programs.values() for op in program.operations)
+
+    @property
+    def unknown_host_operations(self) -> list[str]:
+        """What the host part does besides launching; a kernel with any must not be run outside of the emulator."""
+        return unknown_operations(self.lowered)
 
     @property
     def resources(self) -> dict[str, Any]:

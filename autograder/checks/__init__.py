@@ -25,7 +25,9 @@ from emulator.counters import OBSERVABLES
 class CaseRun:
     """One launch: what the emulator reported and what the oracle said about its output.
 
-    `kernel` is the index of the exercise's kernel that ran.
+    `kernel` is the index of the exercise's kernel that ran. Where a GPU ran it, `comparison` is of the GPU's output,
+    `emulated` of the emulator's, `same_bytes` whether the two are equal, and `gpu` says how the launch ended: `status`
+    ran, hang, fault or not run.
     """
 
     case: str
@@ -37,6 +39,9 @@ class CaseRun:
     kernel: int = 0
     schedule: str = "late"
     accesses: list[dict[str, Any]] = field(default_factory=list)
+    gpu: dict[str, Any] | None = None
+    emulated: dict[str, Any] | None = None
+    same_bytes: bool | None = None
 
     @property
     def correct(self) -> bool:
@@ -46,6 +51,19 @@ class CaseRun:
             return False
         return bool(seen["mismatches"] == 0 and seen["compared"] == seen["elements"] > 0)
 
+    def both(self) -> dict[str, Any]:
+        """How the launch ended on the GPU and in the emulator: right, wrong, hang, fault or not run."""
+        hung = any(finding["code"] == "deadlock" for finding in self.findings)
+        right = self.emulated is not None and self.emulated["mismatches"] == 0
+        status = (self.gpu or {"status": "not run"})["status"]
+        return {
+            "case": self.case,
+            "gpu": ("right" if self.correct else "wrong") if status == "ran" else status,
+            "emulated": "hang" if hung else "right" if right else "wrong",
+            "same_bytes": self.same_bytes,
+            "gpu_error": (self.gpu or {}).get("message", ""),
+        }
+
     @property
     def ended(self) -> bool:
         """The kernel neither hung nor was stopped by a fault."""
@@ -54,7 +72,8 @@ class CaseRun:
     @property
     def wrote(self) -> bool:
         """At least one element of the output was written."""
-        return self.comparison is not None and self.comparison["unwritten"] < self.comparison["elements"]
+        seen = self.comparison or self.emulated
+        return seen is not None and seen["unwritten"] < seen["elements"]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,10 @@ def correctness(check: Check, outcome: Outcome) -> CheckResult:
     if early is not None:
         return early
     planned = max(outcome.planned, len(outcome.runs))
+    unexplained = next((run for run in outcome.runs if _hangs_without_reason(run)), None)
+    if unexplained is not None:
+        evidence = [_on_the_gpu(unexplained, outcome)]
+        return result(check, Verdict.ERROR, 0, evidence[0].message, evidence, Fault.GRADER)
     right = [run for run in outcome.runs if run.correct]
     evidence = [_evidence(run, outcome.of_kernel(run.kernel)) for run in outcome.runs if not run.correct]
     evidence.sort(key=lambda e: not e.fix)  # the case that explains the mistake comes first, with its lines
@@ -58,8 +62,37 @@ def _say_lines_once(evidence: list[Evidence]) -> None:
             shown.append(item.locations)
 
 
+def _hangs_without_reason(run: CaseRun) -> bool:
+    """Hung on the GPU and clean in the emulator: one of the two is wrong, and it may not be the kernel."""
+    hung = run.gpu is not None and run.gpu["status"] == "hang"
+    return hung and not any(finding["strength"] != "lint" for finding in run.findings)
+
+
+def _on_the_gpu(run: CaseRun, outcome: Outcome) -> Evidence:
+    """How a launch on a GPU ended without an output, with the lines that the emulator's findings name."""
+    assert run.gpu is not None
+    status = run.gpu["status"]
+    named = [f for f in run.findings if f["strength"] != "lint"]
+    named = [f for f in named if f["code"] == "deadlock"] or named
+    places = [outcome.diagnosis.location(p["file"], p["line"]) for f in named[:1] for p in f["locations"]]
+    data = {"case": run.case, "gpu": run.gpu}
+    if status == "hang":
+        message = f"{run.title}: the kernel hangs on the GPU"
+        if "seconds" in run.gpu:
+            message += f" (stopped after {run.gpu['seconds']:g} s)"
+        fix = "" if named else "the emulator runs it to its end: grade again, and report this if it stays"
+        return Evidence(kind="mismatch", message=message, fix=fix, locations=places, data=data)
+    if status == "fault":
+        message = f"{run.title}: the GPU stops the kernel ({run.gpu['kind']}): {run.gpu['message']}"
+        fix = "" if named else "the emulator does not see why; please report this kernel"
+        return Evidence(kind="mismatch", message=message, fix=fix, locations=places, data=data)
+    return Evidence(kind="mismatch", message=f"{run.title}: not run, {run.gpu['message']}", data=data)
+
+
 def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
-    if any(finding["code"] == "deadlock" for finding in run.findings):
+    if run.gpu is not None and run.gpu["status"] != "ran":
+        return _on_the_gpu(run, outcome)
+    if run.gpu is None and any(finding["code"] == "deadlock" for finding in run.findings):
         return Evidence(kind="mismatch", message=f"{run.title}: the kernel hangs", data={"case": run.case})
     if run.changed_inputs:
         names = ", ".join(run.changed_inputs)

@@ -21,6 +21,8 @@ def fragment(report: GradeReport, only: str | None = None) -> str:
     checks = [check for check in report.checks if only in (None, check.id)]
     rows = "".join(_row(check) for check in checks)
     details = "".join(_details(check) for check in checks)
+    speed = "" if only else "".join(f"<li>{escape(measured.sentence())}</li>" for measured in report.measured)
+    speed = f"<p><b>speed, which costs no points</b></p><ul>{speed}</ul>" if speed else ""
     notes = "" if only else "".join(_evidence(note) for note in report.notes)
     notes = f"<p><b>notes that cost no points</b></p><ul>{notes}</ul>" if notes else ""
     total = "" if only else f"<p><b>{report.points:g} of {report.max_points:g} points</b></p>"
@@ -31,7 +33,7 @@ def fragment(report: GradeReport, only: str | None = None) -> str:
         f"<p><b>{escape(report.exercise)}</b> {escape(report.title)}<br>"
         f'<span style="color: #656d76">{escape(report.source.name)} on {escape(report.device)},'
         f" seed {report.seed}{quick}</span></p>"
-        f"<table>{rows}</table>{details}{notes}{total}{step}</div>"
+        f"<table>{rows}</table>{details}{speed}{notes}{total}{step}</div>"
     )
 
 

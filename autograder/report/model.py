@@ -128,8 +128,58 @@ class Source(_Model):
     cell: int | None = None
 
 
+Tier = Literal["full", "partial", "none"]
+
+
+class Measured(_Model):
+    """A kernel's speed on a GPU against a library call, in microseconds; never a modelled time.
+
+    `ratio` is the kernel's speed relative to the reference's, `interval` its 95 % bootstrap interval, `wanted` the tier for
+    the verdict `fast`, `repeatability` half of the interval relative to the ratio, `floor_us` the least time that the
+    bytes need at the peak bandwidth, `clocks` the lowest and highest of each value while measuring.
+    """
+
+    builder: str
+    params: dict[str, int]
+    reference: str
+    device: str
+    verdict: Literal["fast", "slow", "inconclusive", "error"]
+    tier: Tier = "none"
+    wanted: float
+    pairs: int
+    bytes_moved: int
+    kernel_us: float | None = None
+    reference_us: float | None = None
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    repeatability: float | None = None
+    floor_us: float | None = None
+    clocks: dict[str, list[int]] = {}
+    fault: Fault | None = None
+    message: str = ""
+
+    def sentence(self) -> str:
+        """One line for a reader: what was measured, against what, how sure."""
+        sizes = ", ".join(f"{name} = {value}" for name, value in self.params.items())
+        what = f"measured on {self.device}: {self.builder}({sizes})"
+        if self.verdict == "error" or not (
+            self.kernel_us and self.reference_us and self.ratio and self.interval
+        ):
+            return f"{what}: no verdict, {self.message}"
+        low, high = self.interval
+        return (
+            f"{what} takes {self.kernel_us:.1f} µs ({self.bytes_moved / self.kernel_us / 1e6:.2f} TB/s),"
+            f" PyTorch's {self.reference} {self.reference_us:.1f} µs: {100 * self.ratio:.1f} % of its speed"
+            f" (95 % interval {100 * low:.1f} to {100 * high:.1f}, {100 * self.wanted:g} wanted): {self.verdict}"
+        )
+
+
 class GradeReport(_Model):
-    """The result of one grade. Points are rounded to 1/100."""
+    """The result of one grade. Points are rounded to 1/100.
+
+    `device` is where the output came from, its real name or `emulated sm_100a`. `judged_on` names, where a GPU ran the
+    kernel, the device behind each check; `measured` holds times of that GPU.
+    """
 
     format: Literal["autograde-report"] = "autograde-report"
     version: Literal[1] = 1
@@ -142,6 +192,8 @@ class GradeReport(_Model):
     quick: bool = False
     source: Source
     checks: list[CheckResult]
+    judged_on: dict[str, str] = {}
+    measured: list[Measured] = []
     notes: list[Evidence] = []
     next_step: str = ""
     output: str = ""

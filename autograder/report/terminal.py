@@ -50,10 +50,17 @@ def show(report: GradeReport, console: Console, plain: bool = False) -> None:
     quick = ", quick" if report.quick else ""
     page.line(f"{report.exercise}  {report.title}", "bold")
     page.line(f"{report.source.name} on {report.device}, seed {report.seed}{quick}", "dim")
+    for device in dict.fromkeys(report.judged_on.values()):
+        checks = [title(report, i) for i, where in report.judged_on.items() if where == device]
+        page.line(f"{device}: {', '.join(checks)}", "dim", hang=2)
     page.gap()
     _verdicts(report, page)
     for check in report.checks:
         _details(check, page)
+    if report.measured:
+        page.heading("speed, which costs no points")
+        for measured in report.measured:
+            page.line(measured.sentence(), indent=4, hang=2)
     if report.notes:
         page.heading("notes that cost no points")
         _some(report.notes, page)
@@ -68,6 +75,12 @@ def show(report: GradeReport, console: Console, plain: bool = False) -> None:
     )
     if report.next_step:
         page.line(f"next: {report.next_step}", hang=2)
+
+
+def title(report: GradeReport, check_id: str) -> str:
+    """A check's title."""
+    found = report.check(check_id)
+    return found.title if found else check_id
 
 
 class _Page:

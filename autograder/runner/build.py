@@ -7,6 +7,7 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autograder.course import Builder
 from autograder.diagnosis import SNAPSHOT, Diagnosis, Failure, Stopped, machines, with_last_line
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, Pump
@@ -14,8 +15,11 @@ from autograder.runner.process import Child, ChildEnded, Pump
 MAX_GRAPH_BYTES = 64 << 20
 
 
-def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
-    """Start the process that gets one immutable snapshot of the submission's source, and nothing else."""
+def start_builder(pump: Pump, diagnosis: Diagnosis, more: list[Builder] | None = None) -> Child:
+    """Start the process that gets one immutable snapshot of the submission's source, and nothing else.
+
+    more: calls to make after those of the exercise's kernels.
+    """
     exercise, limits = diagnosis.exercise, diagnosis.limits
     folder, name = SNAPSHOT.split("/")
     source, work = pump.private_folder(folder) / name, pump.private_folder("builder")
@@ -33,7 +37,7 @@ def start_builder(pump: Pump, diagnosis: Diagnosis) -> Child:
     request = {
         "source": str(source),
         "functions": [{"name": function.name, "domain": function.domain} for function in exercise.functions],
-        "builders": [kernel.builder.model_dump() for kernel in exercise.kernels],
+        "builders": [b.model_dump() for b in [*(k.builder for k in exercise.kernels), *(more or [])]],
         "layouts": [
             {"name": wanted.name, "params": params} for wanted in exercise.layouts for params in wanted.calls
         ],
@@ -59,10 +63,11 @@ def receive_prim_funcs(
     diagnosis: Diagnosis,
     tables: dict[str, Table] | None = None,
     layouts: list[dict[str, Any]] | None = None,
+    keep: bool = False,
 ) -> list[bytes]:
     """The graph JSON of each kernel's PrimFunc; `tables` gets one entry per function of the exercise.
 
-    The builder's whole process tree is dead when this returns.
+    The builder's whole process tree is dead when this returns, unless it is kept for `receive_more`.
 
     layouts: filled with what the builder sent about each call of each layout, also if there is no PrimFunc.
 
@@ -99,9 +104,30 @@ def receive_prim_funcs(
             if frame.stage != "built":
                 raise Stopped(own.build_failure(frame.header))
             graphs.append(frame.raw)
+    except BaseException:
+        keep = False
+        raise
+    finally:
+        if not keep:
+            pump.kill(builder)
+    return graphs
+
+
+def receive_more(pump: Pump, builder: Child, diagnosis: Diagnosis, count: int) -> list[bytes | str]:
+    """The PrimFuncs that no points depend on, or in words why one is missing. The builder is dead afterwards."""
+    deadline = time.monotonic() + diagnosis.limits.build_seconds
+    try:
+        return [_one_more(pump, builder, diagnosis, deadline) for _ in range(count)]
     finally:
         pump.kill(builder)
-    return graphs
+
+
+def _one_more(pump: Pump, builder: Child, diagnosis: Diagnosis, deadline: float) -> bytes | str:
+    try:
+        frame = pump.receive(builder, deadline - time.monotonic())
+    except ChildEnded as ended:
+        return diagnosis.ended(ended).message
+    return frame.raw if frame.stage == "built" else diagnosis.build_failure(frame.header).message
 
 
 def _table(frame: Frame, name: str, domain: int, diagnosis: Diagnosis) -> Table:

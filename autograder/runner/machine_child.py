@@ -3,9 +3,11 @@
 The submission's Python never runs here, so counters and findings are the emulator's own. Standard input
 brings
 
-    {"stage": "kernel", "arch": ..., "tensors": [...], "memory_mib": n, "cpu_seconds": s} + graph JSON
+    {"stage": "kernel", "arch": ..., "tensors": [...], "memory_mib": n, "cpu_seconds": s, "vet": bool} + graph JSON
     {"stage": "run", "case": id, "kernel": index, "schedule": ..., "seed": n, "profile": bool} + raw bytes of
     all tensors, in order
+
+`vet`: refuse a kernel whose host code does more than launch, because it shall run outside of the emulator, too.
 
 The channel carries {"stage": "ready"}, then one frame per request:
 
@@ -85,6 +87,9 @@ def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
         kernel = emulator.compile(prim_func, arch=frame.header["arch"])
     except emulator.EmulatorError as error:
         return _answer(out, {"stage": "refused", **_describe(emulator, error)})
+    strange = kernel.unknown_host_operations if frame.header.get("vet") else []
+    if strange:
+        return _answer(out, {"stage": "refused", "kind": "host", "message": ", ".join(strange[:5])})
     seconds = time.perf_counter() - started
     header = {"resources": _resources(kernel), "operations": _operations(kernel), "parameters": names}
     _answer(out, {"stage": "compiled", "seconds": seconds, **header})

@@ -28,6 +28,7 @@ from autograder.runner.frames import Decoder, Frame, FrameError, encode
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _KEEP_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
+_KEEP_FOR_GPU = ("CUDA_HOME", "CUDA_PATH", "TVM_CUDA_COMPILE_MODE")
 _KEPT_OUTPUT = 16 << 10
 _CHUNK = 1 << 18
 _PR_SET_CHILD_SUBREAPER = 36
@@ -111,11 +112,13 @@ class Pump:
         max_json: int = 16 << 20,
         max_raw: int = 1 << 30,
         max_output: int = 1 << 20,
+        gpu: str | None = None,
     ) -> Child:
         """Start `autograder.runner.<module>.main(channel)` in a fresh isolated interpreter.
 
         roots: folders that come first on its import path (last for an untrusted child).
         max_output: bytes that it may print before it is killed.
+        gpu: CUDA_VISIBLE_DEVICES of a trusted child that uses a GPU; all others see none.
 
         Raises:
             MachineError: the process cannot be started.
@@ -133,7 +136,7 @@ class Pump:
                 stderr=subprocess.PIPE,
                 pass_fds=(send,),
                 cwd=folder,
-                env=_environment(folder),
+                env=_environment(folder, gpu),
                 start_new_session=True,
             )
         except OSError as error:
@@ -290,9 +293,10 @@ def _is_over(process: subprocess.Popen[bytes]) -> bool:
         return True
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, gpu: str | None = None) -> dict[str, str]:
     """The allow-list of variables, one thread per library, and a private home and temporary folder."""
-    kept = {name: os.environ[name] for name in _KEEP_VARIABLES if name in os.environ}
+    names = _KEEP_VARIABLES if gpu is None else _KEEP_VARIABLES + _KEEP_FOR_GPU
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     return kept | {
         "HOME": str(folder),
         "TMPDIR": str(folder),
@@ -300,7 +304,8 @@ def _environment(folder: Path) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
+        "CUDA_VISIBLE_DEVICES": gpu or "",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of nvidia-smi
     }
 
 

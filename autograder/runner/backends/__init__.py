@@ -1,0 +1,1 @@
+"""What a kernel of a submission runs on besides the emulator."""
