@@ -28,7 +28,7 @@ INSTRUCTIONS = (
 AMOUNTS = (
     "bytes.bulk.dsmem", "bytes.bulk.load", "bytes.bulk.store", "bytes.global.load", "bytes.global.store", "bytes.tma.load",
     "bytes.tma.store", "bytes.tmem.load", "bytes.tmem.store", "flops.mma.sync", "flops.tcgen05.mma", "flops.wgmma",
-    "mma.executed", "global.requests", "global.sectors", "global.sectors.ideal", "shared.requests", "shared.wavefronts",
+    "ctas", "mma.executed", "global.requests", "global.sectors", "global.sectors.ideal", "shared.requests", "shared.wavefronts",
     "shared.wavefronts.ideal",
 )  # fmt: skip
 
@@ -47,10 +47,26 @@ OBSERVABLES = {
         "the number of tcgen05.mma that had, at some moment of their flight, two or more TMA loads of their cluster in"
         " flight beside them"
     ),
+    "accumulations": "the number of tcgen05.mma that overwrite their accumulator: each begins an accumulation",
+    "accumulations.serial": (
+        "the number of accumulations, not counting the first of a CTA, that the kernel's own synchronisation orders after"
+        " every tcgen05.ld of what this CTA accumulated before: no epilogue can overlap with them"
+    ),
+    "warps.two_roles": (
+        "the number of warps that executed at least two of: a TMA load, tcgen05.mma, tcgen05.ld"
+    ),
+    "waves.bytes": (
+        "the bytes of the distinct boxes that TMA loads for the w-th tile of all CTAs together, summed over w"
+    ),
+    "waves.bytes.ideal": "the least waves.bytes that is possible: every wave a rectangle of tiles, as square as it can be",
+    "waves.percent": (
+        "the distinct operand bytes of the tiles that run side by side, in percent of what the best rectangles of tiles"
+        " would read: 100 * waves.bytes / waves.bytes.ideal, rounded up"
+    ),
 }
 
 #: The observables that are a maximum and no sum.
-MAXIMA = ("tma.loads_in_flight_at_mma",)
+MAXIMA = ("tma.loads_in_flight_at_mma", "waves.percent")
 
 #: Instructions behind an amount or an observable, for messages that show lines.
 COUNTED_BY = {
@@ -64,4 +80,10 @@ COUNTED_BY = {
     "flops.tcgen05.mma": ("tcgen05.mma",),
     "tma.loads_in_flight_at_mma": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
     "tcgen05.mma.beside_loads": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
+    "accumulations": ("tcgen05.mma",),
+    "accumulations.serial": ("tcgen05.mma", "tcgen05.ld"),
+    "warps.two_roles": ("cp.async.bulk.tensor.load", "tcgen05.mma", "tcgen05.ld"),
+    "waves.bytes": ("cp.async.bulk.tensor.load",),
+    "waves.bytes.ideal": ("cp.async.bulk.tensor.load",),
+    "waves.percent": ("cp.async.bulk.tensor.load",),
 }

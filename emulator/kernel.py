@@ -296,7 +296,9 @@ class Kernel:
             made = memory.tensor_maps[len(tensor_maps) :]
             tensor_maps += [HostTensorMap(bound.map, bound.segment.array) for bound in made]
             self.tmem_columns = max(self.tmem_columns, machine.tmem_columns)
-            for name, n in machine.counters.items():
+            record = machine.tile_record
+            observed = record.counters() if record is not None else {}
+            for name, n in (*machine.counters.items(), *observed.items()):
                 old = counters.get(name, 0)
                 counters[name] = max(old, n) if name in MAXIMA else old + n
 

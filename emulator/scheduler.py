@@ -28,6 +28,7 @@ from emulator.machine.address import POOL_BASE, STATIC_BASE
 from emulator.machine.cta import Cluster, Cta
 from emulator.machine.memory import GlobalMemory
 from emulator.threads import Threads
+from emulator.tile_record import TileRecord
 
 if TYPE_CHECKING:
     from emulator.translate import Program
@@ -124,6 +125,7 @@ class Machine:
         self.tmem_names = tmem_names or []
         self.views = Views(self.smem_names, [(op.location, op.names) for op in program.operations])
         self.counters: dict[str, int] = {}
+        self.tile_record = TileRecord() if schedule == "late" else None
         self.chains: dict[Hashable, deque[AsyncOp]] = {}
         self.order: deque[AsyncOp] = deque()
         self.progress = 0
@@ -353,6 +355,7 @@ class Machine:
                 ctas=len(linear), warps_per_cta=self.num_warps, smem_bytes=16, cta_ids=tuple(linear.tolist())
             )
         self.clusters.append(cluster)
+        self.count("ctas", len(linear))
         t = Threads(cta, list(range(cta.num_warps)))
         t.tid = np.tile(np.arange(lanes, dtype=np.int64), len(linear))
         strand = Strand(t, None)  # type: ignore[arg-type]
@@ -382,6 +385,7 @@ class Machine:
                 cta_ids=tuple(ids),
             )
         self.clusters.append(cluster)
+        self.count("ctas", len(ids))
         for cta in cluster.ctas:
             for warps in self.partition(cta):
                 t = Threads(cta, warps)

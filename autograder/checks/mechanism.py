@@ -5,7 +5,10 @@ from __future__ import annotations
 from autograder.checks import Breach, Outcome, breaches, check, result, unless_run
 from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Location, Verdict
-from emulator.counters import COUNTED_BY, OBSERVABLES
+from emulator.counters import AMOUNTS, COUNTED_BY, OBSERVABLES
+
+# How to find the lines behind a number that no instruction of the kernel decides.
+DECIDED_BY = {"ctas": r"T\.cta_id\("}
 
 
 @check
@@ -47,6 +50,8 @@ def _praise(check: Check) -> str:
 
 def _lines(counter: str, outcome: Outcome) -> list[Location]:
     """The learner's lines with the instructions that a counter counts, or that store the output without them."""
+    if counter in DECIDED_BY:
+        return outcome.lines_with(DECIDED_BY[counter])
     places = [place for name in COUNTED_BY.get(counter, (counter,)) for place in outcome.lines_of(name)]
     if not places and counter.endswith(".store"):
         places = outcome.lines_on_output()
@@ -72,7 +77,7 @@ def _message(breach: Breach, several: bool) -> str:
     )
     if name in OBSERVABLES:
         return f"{name} is {seen} {where}, {needed}: {OBSERVABLES[name]}"
-    if name.startswith(("bytes.", "flops.")):
+    if name in AMOUNTS:
         return f"{name} is {seen} {where}, {needed}"
     if seen == 0:
         return f"{name} is never executed" + (f" {where}" if several else "")

@@ -177,6 +177,8 @@ def _load_tensor(mods: Mods, t: Threads, dst: Any, tmap: Any, coords: Any, mbar:
         for cta, offset, _ in targets:
             _check_destination(one, cta, shaped, offset, "TMA load: write")
         machine.count("bytes.tma.load", shaped.box_bytes * len(targets))
+        if machine.tile_record is not None:
+            machine.tile_record.load(one.cta, one.warps[0], segment.index, position, shaped.box_bytes)
         if cluster.hb is not None:
             reads = []
             region = None if gather else _global_region(map_, position)

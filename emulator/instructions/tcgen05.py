@@ -296,6 +296,9 @@ def _issue_mma(
         i = plan.idesc
         machine.count("flops.tcgen05.mma", 2 * i.m * i.n * i.k)
         machine.count("mma.executed")
+        if machine.tile_record is not None:
+            cells = plan.rows * i.n
+            machine.tile_record.mma(t.cta, t.warps[0], op.d & 0xFFFF, plan.columns, cells, not op.enable)
         if machine.trace is not None:
             machine.trace.add(machine, "mma", t.site, group, i.m, i.n, a_in_tmem)
             if machine.trace.dry:
@@ -516,6 +519,10 @@ def tcgen05_ld(mods: Mods, t: Threads, address: Any, split: Any = 0) -> np.ndarr
     for positions, column, bases in groups:
         _check_tmem(t, t.cta, column, columns, "tcgen05.ld")
         _hb_ldst(t, column, columns, positions, shape, bases, False)
+        record = t.cta.machine.tile_record
+        if record is not None:
+            lanes_of_a_warp = 32 if shape == "32x32b" else 16
+            record.read_back(t.cta, [t.warps[p] for p in positions], column, columns, lanes_of_a_warp)
         block = tl.ld(t.cta.tmem.cells, shape, num, column, bases, split, packed)
         machine = t.cta.machine
         machine.count("bytes.tmem.load", block.nbytes)
