@@ -245,7 +245,8 @@ class ClusterOrder:
         self._cluster_done: Clock | None = None
         self.barriers: list[BarrierOrder] = []
         self.idle_waits: dict[tuple[int, BarrierOrder], tuple[int, int]] = {}
-        self.stray_bulk_waits: dict[int, int] = {}
+        # wait_groups by threads without stores: (statement, warp) -> lanes
+        self.stray_bulk_waits: dict[tuple[int, int], tuple[int, ...]] = {}
         self._in_flight: list[dict[int, Event]] = [{} for _ in range(ctas)]
         # Per CTA: the latest use of its SMEM by each warp of another CTA (time, statement, instruction)
         self._remote: list[dict[int, tuple[int, int, str, tuple[int, ...]]]] = [{} for _ in range(ctas)]
@@ -456,6 +457,9 @@ class ClusterOrder:
         """A bulk store or reduce (bulk async-group completion) by one thread, when it is issued."""
         queue = self._queue("bulk", w, lane, two=True)
         queue.open = True
+        for key, lanes in list(self.stray_bulk_waits.items()):
+            if key[1] == w and lane in lanes:  # a wait ahead of this thread's first store
+                del self.stray_bulk_waits[key]
         wepoch = self.now[w].item(w)
         if reads:
             kind = kind_of(what, "async", "bulk_read")
@@ -478,11 +482,12 @@ class ClusterOrder:
     def bulk_wait_group(self, w: int, lane: int | Iterable[int], n: int, read: bool, site: int = 0) -> None:
         """cp.async.bulk.wait_group[.read] ``n``: only the executing threads' own groups count."""
         found = False
+        lanes = (lane,) if isinstance(lane, int) else tuple(lane)
         if ("bulk", w) not in self.group_waiters and not any(k[:2] == ("bulk", w) for k in self.queues):
             self.group_waiters.add(
                 ("bulk", w)
             )  # waits before its first store: the pattern of a staged epilogue
-        for one in (lane,) if isinstance(lane, int) else lane:
+        for one in lanes:
             queue = self.queues.get(("bulk", w, one))
             if queue is None:
                 continue
@@ -495,7 +500,7 @@ class ClusterOrder:
                 if not read:
                     row[:, queue.col2] = queue.groups[done - 1]
         if not found:
-            self.stray_bulk_waits[site] = w
+            self.stray_bulk_waits[site, w] = lanes
 
     # ---------------------------------------- tcgen05
 

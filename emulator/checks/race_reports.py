@@ -359,7 +359,7 @@ class Reporter:
                 f"Execute cp.async.bulk.wait_group{suffix} in the thread that issued the store, then "
                 "a barrier."
             )
-        for site, warp in c.cluster.stray_bulk_waits.items():
+        for site, warp in c.cluster.stray_bulk_waits:
             fix += (
                 f" The wait_group{self._at(site)} runs in warp {warp % c.cluster.warps_per_cta} by "
                 "threads that issued "

@@ -744,6 +744,20 @@ def test_smem_is_reused_only_after_the_store_has_read_it() -> None:
     assert "commit_group" in uncommitted.fix
 
 
+def test_a_wait_ahead_of_the_first_store_is_no_wait_by_another_thread() -> None:
+    """As in an epilogue that waits for the store of the tile before; the wait of lane 6 never has one to wait for."""
+    for lane, stray in ((5, False), (6, True)):
+        b = Bench()
+        buf = b.detector.add_global(8192, 4)
+        b.fill()
+        b.cl.bulk_wait_group(0, lane, 0, True, 11)
+        b.cl.tma_store(0, 5, 10, [(0, TILE)], [(buf, Span(0, 4096))])
+        b.cl.bulk_commit_group(0, 5)
+        b.cl.cta_sync(0)
+        b.cl.smem_write(rows(2), 0, vec(1024, 32, 16), 16, 12)
+        assert ("by threads that issued no store" in b.only().fix) is stray
+
+
 def test_all_lanes_may_wait_when_the_issuing_lane_is_among_them() -> None:
     b = Bench()
     buf = b.detector.add_global(8192, 4)
