@@ -6,7 +6,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -175,6 +175,7 @@ class Kernel:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
         arrays = [_as_argument(i, t) for i, t in enumerate(tensors)]
         tensor_maps = [] if tensor_maps is None else tensor_maps
+        given = list(tensor_maps)
         start = time.perf_counter()
         fine_now = fine or schedule == "random"
         while True:
@@ -195,10 +196,13 @@ class Kernel:
                         accesses if profile else None,
                         tensor_maps,
                     )
+                if check:
+                    self._follow_uninitialised(arrays, log, seed, schedule, numerics, fine_now, given)
                 break
             except NeedsFinerStrands:
                 fine_now = True
-                for array, b in zip(_memories(arrays, tensor_maps), self._backup, strict=True):
+                tensor_maps[:] = given
+                for array, b in zip(_memories(arrays, given), self._backup, strict=True):
                     array[...] = b
         return Run(
             log.findings, counters, time.perf_counter() - start, self.arch, schedule, seed, tuple(accesses)
@@ -240,8 +244,9 @@ class Kernel:
     def _launch_all(
         self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool,
         accesses: list[Access] | None, tensor_maps: list[HostTensorMap], recorder: Any = None, clusters: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
-        self._backup = [] if fine else [a.copy() for a in _memories(arrays, tensor_maps)]
+        poison: int | None = None,
+    ) -> GlobalMemory:  # fmt: skip
+        self._backup = [] if fine and not check else [a.copy() for a in _memories(arrays, tensor_maps)]
         memory = GlobalMemory()
         launches = self.host.launches(arrays, memory)
         memory.tensor_maps = [m.bind(memory, check=False) for m in tensor_maps]
@@ -278,7 +283,7 @@ class Kernel:
             machine = Machine(
                 program, launch.grid, launch.cluster, launch.block, launch.smem_bytes, launch.args, memory, log,
                 schedule=schedule, seed=seed, checker=checker, fine=fine, smem_names=self.lowered.smem_names,
-                tmem_names=self.lowered.tmem_names, numerics=numerics,
+                tmem_names=self.lowered.tmem_names, numerics=numerics, poison=poison,
             )  # fmt: skip
             machine.written = _written(memory, launch, program)
             if accesses is not None:
@@ -301,6 +306,46 @@ class Kernel:
             for name, n in (*machine.counters.items(), *observed.items()):
                 old = counters.get(name, 0)
                 counters[name] = max(old, n) if name in MAXIMA else old + n
+        return memory
+
+    def _follow_uninitialised(
+        self, arrays: list[Any], log: FindingLog, seed: int, schedule: str, numerics: str, fine: bool,
+        tensor_maps: list[HostTensorMap],
+    ) -> None:  # fmt: skip
+        """Plain loads of SMEM that nobody wrote are advice, until an output depends on them: then they are an error.
+
+        The launch is repeated with other contents of fresh shared memory; nothing else differs, so an output that
+        changes has read it.
+        """
+        found = [f for f in log.findings if f.code == "uninitialised.smem"]
+        reads = [f for f in found if f.strength == "lint"]
+        if not reads or any(f.code == "deadlock" or f.data.get("stops_kernel") for f in log.findings):
+            return
+        memories, before = _memories(arrays, tensor_maps), self._backup
+        results = [a.copy() for a in memories]
+        place = ""
+        for poison in _OTHER_POISONS:
+            for array, b in zip(memories, before, strict=True):
+                array[...] = b
+            maps = list(tensor_maps)
+            with _quiet():
+                memory = self._launch_all(
+                    arrays, FindingLog(), {}, seed, schedule, True, numerics, fine, None, maps, poison=poison
+                )
+            place = _changed(memory, memories, results)
+            if place:
+                break
+        self._backup = before
+        for array, result in zip(memories, results, strict=True):
+            array[...] = result
+        for f in reads if place else ():
+            which = "this read" if len(reads) == 1 else "this read, or another one like it"
+            log.add(
+                replace(
+                    f, strength="error", data={**f.data, "reaches": place},
+                    message=f"{f.message} The output depends on {which}: {place} changes with what the memory happens to hold.",
+                )
+            )  # fmt: skip
 
     @staticmethod
     def _report_fault(machine: Machine, log: FindingLog, fault: DeviceFault) -> None:
@@ -396,6 +441,22 @@ def _collect_accesses(
     for site, problem in statistics.problems():
         location = machine.location(site // 2)
         log.add(problem.at((location,) if location is not None else ()))
+
+
+# Words for fresh shared memory: zero, and a negative number in every format (large ones of both signs as 16-bit floats).
+_OTHER_POISONS = (0, 0xFBFB7BFB)
+
+
+def _changed(memory: GlobalMemory, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> str:
+    """The first element of an array that differs from an earlier result, in words; "" when none does."""
+    for array, result in zip(arrays, results, strict=True):
+        size = array.dtype.itemsize
+        new, old = (x.reshape(-1).view(np.uint8).reshape(-1, size) for x in (array, result))
+        differs = np.flatnonzero((new != old).any(axis=1))
+        if len(differs):
+            name = next((s.name for s in memory.segments if s.array is array), "an output")
+            return f"element {differs[0]} of {name}"
+    return ""
 
 
 def _memories(arrays: Sequence[Any], tensor_maps: Sequence[HostTensorMap]) -> list[np.ndarray]:

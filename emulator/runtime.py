@@ -284,7 +284,9 @@ def shared_offsets(t: Threads, address: Any, size: int, what: str, indexed: bool
         lo = hi = int(address)
         bad = size > 1 and bool(lo & (size - 1))
     t.cta.check_shared(lo, hi + size, what)
-    if t.cta.cluster.hb is not None:
+    hb = t.cta.cluster.hb
+    if hb is not None:
+        hb.lane_order.extent(address, lo, hi + size)
         t.cta.machine.check_view(t, lo, hi + size, what, "error" if indexed else "lint")
     if bad:
         raise DeviceFault(
@@ -326,10 +328,63 @@ def st_shared(t: Threads, dtype: str, address: Any, value: Any) -> None:
         hb.smem_write(t.hb_lanes(), t.cta.rank, active, size, t.rd_site)
     if t.cta.machine.statistics is not None:
         count_access(t, True, active, size, True)
-    t.cta.view(np_type)[active // size] = from_lanes(
-        t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type
-    )
+    put(t, t.cta.view(np_type), active // size, value, np_type, "shared", address)
     t.cta.machine.progress += 1
+
+
+def put(
+    t: Threads, view: ndarray, index: Any, value: Any, np_type: np.dtype, space: str, pointer: Any
+) -> None:
+    """Store one element per active lane: ``index`` of the active lanes, or one for all; ``value`` of all lanes."""
+    if isinstance(index, ndarray):
+        data = from_lanes(t.compact(value), np_type)
+        view[index] = data
+    else:
+        view[index] = from_lanes(pick_last(t, value), np_type)
+        data = value
+    if t.lane is None and isinstance(value, ndarray) and value.ndim and t.cta.cluster.hb is not None:
+        check_lanes(t, view, index, data, space, pointer)
+
+
+def check_lanes(t: Threads, view: ndarray, index: Any, data: ndarray, space: str, pointer: Any) -> None:
+    """Report lanes of one warp that have stored different values to one element (warps among themselves: a race).
+
+    ``index`` and ``data`` are those of the active lanes; with one index for all, ``data`` may hold all lanes.
+    """
+    if isinstance(index, ndarray):
+        # Reading back is the fastest way to see whether two lanes had the same element and different values.
+        if view[index].tobytes() == data.tobytes():
+            return
+    else:
+        data = np.ascontiguousarray(t.compact(data) if len(data) == t.count else data)
+        raw = data.tobytes()
+        if raw[data.itemsize :] == raw[: -data.itemsize]:
+            return
+    from emulator.checks.findings import Finding
+    from emulator.checks.lane_order import colliding_lanes, collision
+
+    lane = np.asarray(t.active_indices())
+    found = colliding_lanes(index, data, t.warp_of_lane[lane], lane % 32)
+    if found is None:
+        return
+    warp, lanes_, element = found
+    first = int(np.min(_active(t, pointer)))
+    machine = t.cta.machine
+    if space == "shared" or (space == "generic" and (first & SHARED_TAG or first < (1 << 32))):
+        space, name = "smem", machine.name_of_shared(element * view.itemsize)
+        place = name
+    else:
+        space, name = "gmem", machine.memory.locate(first, 1, "store")[0].name
+        place = f"element {element} of {name}"
+    cta, warp = divmod(warp, machine.num_warps)  # many CTAs share a strand where threads are independent
+    message, fix = collision(warp, lanes_, place)
+    location = machine.location(t.site)
+    machine.log.add(
+        Finding(
+            f"race.{space}.same-address", "race", message, fix, (location,) if location is not None else (), (name,),
+            t.cta.linear + cta, (warp,), lanes_, {"missing": "one lane per address", "element": element},
+        )
+    )  # fmt: skip
 
 
 def pick_last(t: Threads, value: Any) -> Any:
@@ -435,7 +490,7 @@ def st_global(t: Threads, dtype: str, pointer: Any, value: Any) -> None:
     t.count_op("st.global")
     view, index, _ = access(t, np_type, pointer, "global", True)
     count_bytes(t, "bytes.global.store", np_type.itemsize)
-    view[index] = from_lanes(t.compact(value) if isinstance(index, ndarray) else pick_last(t, value), np_type)
+    put(t, view, index, value, np_type, "global", pointer)
     t.cta.machine.progress += 1
 
 
@@ -486,9 +541,7 @@ def st_tensor(t: Threads, dtype: str, pointer: int, index: Any, value: Any) -> N
         hb.gmem_write(t.hb_lanes(), segment.index, active * np_type.itemsize, np_type.itemsize, t.rd_site)
     if t.cta.machine.statistics is not None:
         count_access(t, False, active * np_type.itemsize, np_type.itemsize, True)
-    view[active] = from_lanes(
-        t.compact(value) if isinstance(active, ndarray) else pick_last(t, value), np_type
-    )
+    put(t, view, active, value, np_type, "global", pointer)
     t.cta.machine.progress += 1
 
 
@@ -507,7 +560,7 @@ def st_generic(t: Threads, dtype: str, pointer: Any, value: Any) -> None:
         return
     np_type = _DTYPES[dtype]
     view, index, _ = access(t, np_type, pointer, "generic", True)
-    view[index] = from_lanes(t.compact(value) if isinstance(index, ndarray) else pick_last(t, value), np_type)
+    put(t, view, index, value, np_type, "generic", pointer)
     t.cta.machine.progress += 1
 
 

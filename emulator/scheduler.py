@@ -103,8 +103,11 @@ class Machine:
         tmem_names: list[Any] | None = None,
         resident: int = 148,
         numerics: str = "fast",
+        poison: int | None = None,
     ) -> None:
+        """``poison``: 32-bit word that fresh shared memory holds instead of the usual one."""
         self.program = program
+        self.poison = poison
         self.grid = grid
         self.cluster_shape = cluster_shape
         self.num_warps = (threads + 31) // 32
@@ -352,7 +355,11 @@ class Machine:
         cluster.ctas.append(cta)
         if self.checker is not None:
             cluster.hb = self.checker.start_cluster(
-                ctas=len(linear), warps_per_cta=self.num_warps, smem_bytes=16, cta_ids=tuple(linear.tolist())
+                ctas=len(linear),
+                warps_per_cta=self.num_warps,
+                smem_bytes=16,
+                cta_ids=tuple(linear.tolist()),
+                apart=True,
             )
         self.clusters.append(cluster)
         self.count("ctas", len(linear))

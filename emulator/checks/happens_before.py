@@ -52,6 +52,7 @@ from emulator.checks.events import (
 )
 from emulator.checks.findings import Finding, FindingLog, SourceLocation
 from emulator.checks.grid_order import Clocks, GridOrder
+from emulator.checks.lane_order import LaneOrder
 from emulator.checks.race_reports import Reporter, Uninitialised
 from emulator.checks.shadow import TMEM_CELLS, Chunks, Lanes, Region, Shadow, Span, Strided, TmemBlock
 
@@ -138,11 +139,20 @@ class RaceDetector:
         self.locations.clear()
 
     def start_cluster(
-        self, ctas: int, warps_per_cta: int, smem_bytes: int, cta_ids: Sequence[int] | None = None
+        self,
+        ctas: int,
+        warps_per_cta: int,
+        smem_bytes: int,
+        cta_ids: Sequence[int] | None = None,
+        apart: bool = False,
     ) -> ClusterOrder:
-        """A cluster of ``ctas`` CTAs begins. ``cta_ids``: their linear indices in the grid, for reports."""
+        """A cluster of ``ctas`` CTAs begins. ``cta_ids``: their linear indices in the grid, for reports.
+
+        ``apart``: they are no cluster of the launch and have no barrier in common.
+        """
         self.maybe_compact()
         cluster = ClusterOrder(self, ctas, warps_per_cta, smem_bytes, tuple(cta_ids or range(ctas)))
+        cluster.apart = apart
         self.clusters.append(cluster)
         return cluster
 
@@ -215,6 +225,7 @@ class ClusterOrder:
         self.ctas = ctas
         self.warps_per_cta = warps_per_cta
         self.cta_ids = cta_ids
+        self.apart = False
         warps = ctas * warps_per_cta
         self.columns = 2 * warps + 48
         self._used = warps
@@ -227,6 +238,7 @@ class ClusterOrder:
         # Per CTA: who allocated TMEM (warp, its time, statement), and the warps whose use of it was checked
         self._tmem_owner: list[tuple[int, int, int] | None] = [None] * ctas
         self._tmem_users: list[set[int]] = [set() for _ in range(ctas)]
+        self._tmem_pair = [False] * ctas
         self._cluster_arrived = [0] * warps  # time of each warp's latest barrier.cluster.arrive
         self.column_owner: dict[int, Any] = {}
         self.fences: list[list[int]] = [
@@ -261,6 +273,7 @@ class ClusterOrder:
         self.group_waiters: set[tuple[str, int]] = set()  # (kind, warp) that executed a wait_group
         self._cluster_inits: tuple[list[BarrierOrder], list[BarrierOrder]] = ([], [])  # arriving, complete
         self.grid = GridOrder(self, warps)
+        self.lane_order = LaneOrder(self, warps)
         self.checker = ConflictChecker(self)
 
     # ---------------------------------------- columns
@@ -395,6 +408,11 @@ class ClusterOrder:
                 events.append(self._event(w, kind, site, mask))
                 self._wrote[w] |= mask
         self.checker.lanes(shadow, addr, nbytes, lanes, events, write, site)
+        if shadow.kind == "smem" and not atomic:
+            if write:
+                self.lane_order.wrote(shadow, lanes, addr, nbytes, site, what)
+            elif self.lane_order.live:
+                self.lane_order.reads(shadow, lanes, addr, nbytes, site, what)
 
     def _event(self, w: int, kind: Kind, site: int, mask: int = ALL_LANES) -> Event:
         """The event of what lanes of warp ``w`` do now, the same for a kind until its next synchronization."""
@@ -627,16 +645,26 @@ class ClusterOrder:
         for w in warps:
             self.after_fence[w] = self.rows[w][TCGEN05].copy()
 
-    def tmem_alloc(self, cta: int, column: int, columns: int, w: int | None = None, site: int = 0) -> None:
+    def tmem_alloc(
+        self,
+        cta: int,
+        column: int,
+        columns: int,
+        w: int | None = None,
+        site: int = 0,
+        pair: bool = False,
+    ) -> None:
         """The columns belong to somebody new: their contents are undefined.
 
-        With the warp ``w`` that allocates, every use of TMEM in this CTA must come after it.
+        With the warp ``w`` that allocates, every use of TMEM in this CTA must come after it. ``pair``: cta_group::2, one
+        allocation that a warp of either CTA executes.
         """
         self.tmem[cta].block(TmemBlock(column, columns))[...] = 0
         if w is not None:
             epoch = self.now[w].item(w)
             self._tmem_owner[cta] = (w, epoch, site)
             self._tmem_users[cta] = {w}
+            self._tmem_pair[cta] = pair
             self._tick(w)
 
     def _use_tmem(self, cta: int, w: int, site: int, what: str) -> None:
@@ -644,6 +672,9 @@ class ClusterOrder:
         self._tmem_users[cta].add(w)
         owner = self._tmem_owner[cta]
         if owner is not None and self.now[w].item(owner[0]) < owner[1]:
+            peer = self._tmem_owner[cta ^ 1] if self._tmem_pair[cta] and cta ^ 1 < self.ctas else None
+            if peer is not None and self.now[w].item(peer[0]) >= peer[1]:
+                return  # the two allocate together: whoever comes after one half comes after the other
             self.detector.reporter.alloc_not_visible(self, w, site, what, owner[0], owner[2])
 
     def tmem_dealloc(self, cta: int, column: int, columns: int, w: int | None = None, site: int = 0) -> None:
@@ -792,6 +823,7 @@ class ClusterOrder:
         """
         col = bar.col
         for w in warps:
+            self.lane_order.meet(w)
             if not bar.visible >> w & 1:
                 self._use_barrier(w, bar, site, "mbarrier.try_wait", asynchronous=False)
             known = self.now[w].item(col)
@@ -799,6 +831,9 @@ class ClusterOrder:
                 self.idle_waits[(w, bar)] = (site, parity)
                 if bar.completed > known:
                     self.detector.reporter.stale_phase(self, bar, w, site, parity, known)
+                elif known & 1 != parity & 1:
+                    # It returns because of an earlier phase: the present one must not complete before it does.
+                    bar.waits[w] = (known, self.now[w].item(w), site)
                 continue
             self.idle_waits.pop((w, bar), None)
             if bar.completed > known + 1:
@@ -946,6 +981,7 @@ class ClusterOrder:
     def _meet(self, w: int) -> None:
         self._met[w] = self.now[w].item(w) - 1
         self._wrote[w] = 0
+        self.lane_order.meet(w)
 
     def fence_mbarrier_init(self, warps: Sequence[int]) -> None:
         """fence.mbarrier_init.release.cluster."""
@@ -969,6 +1005,8 @@ class ClusterOrder:
         ``order``: "relaxed", "acquire", "release" or "acq_rel".
         """
         self.grid.access(w, key, order)
+        if order in ("acquire", "acq_rel"):
+            self.lane_order.meet(w)
         if order in ("release", "acq_rel"):
             self._tick(w)
 

@@ -288,7 +288,19 @@ class Reporter:
     def _missing_order(self, c: Conflict) -> tuple[str, str, str]:
         """(concept, fix sentence, name of the barrier concerned or "")."""
         earlier, cluster = c.earlier, c.cluster
-        if earlier.cl is not cluster:
+        apart = (
+            earlier.cl is not cluster
+            or cluster.apart
+            and cluster.cta_of(earlier.w) != cluster.cta_of(c.later.w)
+        )
+        if c.relation == "write-write" and c.shadow.kind == "gmem" and self._one_statement(c):
+            who = "CTAs" if apart or cluster.cta_of(earlier.w) != cluster.cta_of(c.later.w) else "threads"
+            fix = (
+                f"Two {who} own the same element here: compute the index (or the tile's coordinates) so that every "
+                "element belongs to exactly one of them, and mask those that have none."
+            )
+            return "one owner per element", fix, ""
+        if apart:
             fix = (
                 "CTAs of one launch run in any order: give each its own elements, or order them with a "
                 "release and an "
@@ -330,6 +342,11 @@ class Reporter:
                 "",
             )
         return self._barrier_between(c)
+
+    def _one_statement(self, c: Conflict) -> bool:
+        """Whether both accesses are made by the same line and instruction."""
+        same = c.earlier_site == c.later_site or self.sites[c.earlier_site] == self.sites[c.later_site]
+        return same and c.earlier.kind is c.later.kind
 
     def _wait_on(self, c: Conflict, bar: BarrierOrder, phase: int) -> tuple[str, str, str]:
         name = self.barrier_name(bar)
@@ -467,14 +484,16 @@ class Reporter:
     def phase_overrun(self, cl: ClusterOrder, bar: BarrierOrder, w: int, site: int) -> None:
         """A phase completes that nothing holds back until a warp has seen the phase before it."""
         name = self.barrier_name(bar)
+        before = bar.completed - 2
+        waited = f"waited for phase {before}" if before >= 0 else "passed its wait for the phase before it"
         message = (
             f"Phase {bar.completed - 1} of mbarrier {name} can complete before {self._warp(w, cl)} has "
-            f"waited for phase {bar.completed - 2}{self._at(site)}: its wait would then hang or take the "
-            "wrong phase."
+            f"{waited}{self._at(site)}: its wait would then hang or take the wrong phase."
         )
         fix = (
             "Arrive (or commit) once per round, and for the next phase only after everybody who waits for "
-            "the current one has signalled that, or make the arrival count cover all arrivals of a round."
+            "the current one has signalled that, or make the arrival count cover all arrivals of a round; check that "
+            "the wait names the right barrier."
         )
         data = {"missing": "barrier", "phase": bar.completed - 1}
         sites = (bar.last_site, site)
@@ -549,6 +568,29 @@ class Reporter:
         fix = "Put a cluster_sync (arrive and wait by all threads of both CTAs) before the CTAs return."
         data = {"missing": "cluster synchronization"}
         self._plain("exit.remote-use", "lint" if late else "race", message, fix, (site,), (), cl, w, data)
+
+    def lanes_not_ordered(
+        self, cl: ClusterOrder, w: int, shadow: Shadow, granule: int, count: int, what: str,
+        readers: Sequence[int], writers: Sequence[int], site: int, write_site: int,
+    ) -> None:  # fmt: skip
+        """Lanes read what other lanes of their warp have stored, and nothing orders the lanes."""
+        name = self.name_of("smem", cl.cta_ids[shadow.index], shadow.byte_of(granule))
+        who = words(writers, "lane", "lanes") if writers else "other lanes"
+        reads = (
+            f"{words(readers, 'lane', 'lanes')} of {self._warp(w, cl)}"
+            if what == "ld.shared"
+            else self._warp(w, cl)
+        )
+        message = (
+            f"{what} by {reads} reads {count * shadow.granule} bytes of {name}, which {who} of the same warp stored"
+            f"{self._at(write_site)}, and nothing orders the lanes: the compiler and the hardware may run them apart."
+        )
+        fix = "Execute bar.warp.sync (T.cuda.warp_sync()) by all lanes of the warp between the store and the load."
+        finding = Finding(
+            "race.smem.within-warp", "race", message, fix, self._locations(site, write_site), (name,),
+            cl.cta_ids[cl.cta_of(w)], (w % cl.warps_per_cta,), tuple(readers), {"missing": "bar.warp.sync"},
+        )  # fmt: skip
+        self.log.add(finding)
 
     # ---------------------------------------- words
 

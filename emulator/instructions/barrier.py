@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from emulator.checks.findings import words
+from emulator.checks.findings import Finding, words
 from emulator.errors import DeviceFault
 from emulator.instructions.registry import Mods, instruction
+from emulator.machine.cta import Twice
 from emulator.scheduler import Wait
 from emulator.threads import Threads
 
@@ -92,14 +93,13 @@ def _arrive(t: Threads, index: int, count: int, warps: list[int], sync: bool) ->
     b.site = t.site
     if machine.trace is not None:
         machine.trace.add(machine, "bar", t.site, index, len(warps), count, sync)
+    doubtful = b.doubtful
+    if doubtful is not None and doubtful.count == count and not doubtful.present.issuperset(warps):
+        _report_twice(cta, b, doubtful, t.site)
+        b.doubtful = None
     twice = b.present.intersection(warps)
-    if twice:
-        machine.report(
-            "barrier.double-arrive", "race",
-            f"{words(twice, 'Warp', 'Warps')} {'arrives' if len(twice) == 1 else 'arrive'} again at named barrier {index} before its round is over: the arrival counts twice, in place of a warp that has not come yet.",
-            "Let a warp arrive once per round: it may come again only after it has met the others at a barrier.",
-            t, names=(f"named barrier[{index}]",), sites=tuple(b.users),
-        )  # fmt: skip
+    if twice and b.again is None:
+        b.again = Twice(count, tuple(sorted(twice)), t.site, tuple(b.users))
     b.present.update(warps)
     users = b.users.get(t.site)
     if users is None:
@@ -137,7 +137,35 @@ def _complete_if_full(cta: Cta, b: NamedBarrier, rd_site: int = 0) -> None:
     b.arrived = 0
     b.expected = None
     b.warps = []
+    if b.again is not None:
+        # A count that is higher than the warps that ever come may be meant so; one in place of another warp is not.
+        b.again.present = set(b.present)
+        if all(warps <= b.present for warps in b.users.values()):
+            b.doubtful = b.again
+        else:
+            _report_twice(cta, b, b.again)
+        b.again = None
     b.present.clear()
+
+
+def _report_twice(cta: Cta, b: NamedBarrier, twice: Twice, missing: int = -1) -> None:
+    """A round was over without a warp that uses the barrier, because another one had arrived twice.
+
+    ``missing``: the statement at which that warp came, when that was later.
+    """
+    machine = cta.machine
+    who = f"{words(twice.warps, 'Warp', 'Warps')} {'arrives' if len(twice.warps) == 1 else 'arrive'}"
+    sites = [machine.location(site) for site in (twice.site, *twice.sites, missing)]
+    machine.log.add(
+        Finding(
+            "barrier.double-arrive", "race",
+            f"{who} again at named barrier {b.index} before its round is over: the arrival counts twice, in place of a warp "
+            "that has not come yet.",
+            "Let a warp arrive once per round: it may come again only after it has met the others at a barrier.",
+            tuple(dict.fromkeys(x for x in sites if x is not None)), (f"named barrier[{b.index}]",),
+            cta.linear, twice.warps,
+        )
+    )  # fmt: skip
 
 
 def recheck_after_exit(cta: Cta) -> None:

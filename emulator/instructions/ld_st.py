@@ -99,8 +99,11 @@ def st(mods: Mods) -> Any:
         view, index, _ = runtime.access(t, np_type, address, space, True, atomic=order is not None)
         if space == "global":
             runtime.count_bytes(t, "bytes.global.store", np_type.itemsize)
-        value = t.compact(value) if isinstance(index, np.ndarray) else runtime.pick_last(t, value)
-        view[index] = from_lanes(value, np_type)
+        if order is None:
+            runtime.put(t, view, index, value, np_type, space, address)
+        else:
+            value = t.compact(value) if isinstance(index, np.ndarray) else runtime.pick_last(t, value)
+            view[index] = from_lanes(value, np_type)
         t.cta.machine.progress += 1
 
     return store
@@ -174,9 +177,12 @@ def st_vec(mods: Mods) -> Any:
             runtime.count_bytes(t, "bytes.global.store", size)
         values = np.ascontiguousarray(block.T).view(wide)[:, 0]
         if isinstance(index, np.ndarray) and index.ndim:
-            view[index] = values if t.mask is None else values[t.mask]
+            values = values if t.mask is None else values[t.mask]
+            view[index] = values
         else:
             view[index] = runtime.pick_last(t, values)
+        if t.lane is None and t.cta.cluster.hb is not None:
+            runtime.check_lanes(t, view, index, values, space, address)
         t.cta.machine.progress += 1
 
     return store

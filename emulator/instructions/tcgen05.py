@@ -129,7 +129,8 @@ def tcgen05_alloc(mods: Mods, t: Threads, address: Any, columns: Any) -> Generat
         target.check_shared(offset, offset + 4, "tcgen05.alloc")
         hb = cta.cluster.hb
         if hb is not None:
-            hb.tmem_alloc(cta.rank, base, columns, cta.rank * cta.num_warps + _warp, t.rd_site)
+            pair = "cta_group::2" in mods
+            hb.tmem_alloc(cta.rank, base, columns, cta.rank * cta.num_warps + _warp, t.rd_site, pair)
             hb.smem_write(
                 t.hb_lanes() if len(t.warps) == 1 else hb.lane(cta.rank * cta.num_warps + _warp),
                 target.rank,

@@ -18,10 +18,30 @@ POISON_BYTE = 0xFF  # NaN in every float format, -1 as an integer
 TMEM_LANES, TMEM_COLUMNS = 128, 512
 
 
+class Twice:
+    """A round of a named barrier in which warps arrived twice.
+
+    Attributes:
+        count: threads that the barrier waited for. warps: who came twice. site: where, the second time.
+        sites: where the barrier was used before. present: warps that took part in the round.
+    """
+
+    __slots__ = ("count", "warps", "site", "sites", "present")
+
+    def __init__(self, count: int, warps: tuple[int, ...], site: int, sites: tuple[int, ...]) -> None:
+        self.count = count
+        self.warps = warps
+        self.site = site
+        self.sites = sites
+        self.present: set[int] = set()
+
+
 class NamedBarrier:
     """One of the sixteen hardware barriers of a CTA (``bar.sync``/``bar.arrive``)."""
 
-    __slots__ = ("index", "expected", "arrived", "generation", "warps", "site", "users", "present")
+    __slots__ = (
+        "again", "arrived", "doubtful", "expected", "generation", "index", "present", "site", "users", "warps",
+    )  # fmt: skip
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -32,6 +52,8 @@ class NamedBarrier:
         self.site = -1
         self.present: set[int] = set()  # warps that have arrived in this round
         self.users: dict[int, set[int]] = {}  # statement -> warps that ever arrived there
+        self.again: Twice | None = None  # this round
+        self.doubtful: Twice | None = None  # an earlier round: wrong when a warp comes that was not there
 
 
 class TensorMemory:
@@ -89,6 +111,8 @@ class Cta:
         self.live_warps = warps
         self.shared_tag = SHARED_TAG | (rank << RANK_SHIFT)
         self.smem = np.full(WINDOW_BYTES, POISON_BYTE, dtype=np.uint8)
+        if self.machine.poison is not None:
+            self.smem.view(np.uint32)[...] = self.machine.poison
         self.views: dict[np.dtype, np.ndarray] = {}
         self.dyn_bytes = self.machine.smem_bytes
         self.static_bytes = self.machine.static_smem

@@ -146,12 +146,49 @@ def test_two_warps_write_the_same_word_in_one_instruction() -> None:
     assert f.code == "race.smem.write-write" and [x.line for x in f.locations] == [10]
 
 
-def test_lanes_of_one_warp_are_ordered() -> None:
+def test_lanes_of_one_warp_meet_at_bar_warp_sync() -> None:
     b = Bench()
     b.cl.smem_write(rows(0), 0, vec(1024, 32, 4), 4, 10)
-    b.cl.smem_read(rows(0), 0, vec(1024, 32, 4)[::-1].copy(), 4, 11)
-    b.cl.smem_write(Lanes.one(0, 7), 0, 1024, 4, 12)
+    b.cl.smem_read(rows(0), 0, vec(1024, 32, 4), 4, 11)  # each lane its own
+    b.cl.warp_sync((0,))
+    b.cl.smem_read(rows(0), 0, vec(1024, 32, 4)[::-1].copy(), 4, 12)
+    b.cl.smem_write(Lanes.one(0, 7), 0, 1024, 4, 13)
+    b.cl.smem_read(Lanes.one(0, 7), 0, 1024, 4, 14)
     b.clean()
+    b.cl.smem_read(Lanes.one(0, 8), 0, 1024, 4, 15)
+    f = b.only()
+    assert (f.code, f.strength) == ("race.smem.within-warp", "race") and f.data["missing"] == "bar.warp.sync"
+    assert [x.line for x in f.locations] == [15, 13] and f.lanes == (8,) and f.names == ("tile",)
+    assert "which lane 7 of the same warp stored at line 13" in f.message
+
+
+@pytest.mark.parametrize("lanes", [rows(0), Lanes.one(0, 3)])
+@pytest.mark.parametrize("address", ["one for all", "one each"])
+def test_lanes_that_read_what_a_neighbour_has_stored(lanes: Lanes, address: str) -> None:
+    b = Bench()
+    b.cl.smem_write(rows(0), 0, vec(1024, 32, 4), 4, 10)
+    where = 1024 if address == "one for all" else vec(1024, 33, 4)[1:][lanes.lane]
+    if address == "one each":
+        b.cl.smem_write(Lanes.one(0, 0), 0, 1024 + 128, 4, 11)
+    b.cl.smem_read(lanes, 0, where, 4, 12)
+    assert set(b.codes()) == {"race.smem.within-warp"} and [12, 10] in b.lines()
+    assert ([12, 11] in b.lines()) == (address == "one each" and lanes.full)
+
+
+def test_lanes_of_other_warps_do_not_count_as_neighbours() -> None:
+    b = Bench()
+    b.cl.smem_write(rows(0, 1), 0, vec(1024, 64, 4), 4, 10)
+    b.cl.bar_sync((0, 1), 0, 1)
+    b.cl.smem_write(rows(0), 0, vec(1024, 32, 4), 4, 11)
+    b.cl.smem_read(rows(1), 0, vec(1152, 32, 4)[::-1].copy(), 4, 12)  # written before they met
+    b.clean()
+
+
+def test_a_row_of_stmatrix_comes_from_several_lanes() -> None:
+    b = Bench()
+    b.cl.smem_write(Lanes.of((0,)).select(np.arange(8)), 0, vec(1024, 8, 16), 16, 10, "stmatrix")
+    b.cl.smem_read(Lanes.one(0, 0), 0, 1024, 4, 11)
+    assert b.only().code == "race.smem.within-warp" and "other lanes of the same warp" in b.only().message
 
 
 def test_only_the_masked_lanes_touch_memory() -> None:
@@ -161,6 +198,7 @@ def test_only_the_masked_lanes_touch_memory() -> None:
     b.cl.smem_write(rows(*ALL).select(mask), 0, np.array([2048]), 4, 10)
     b.cl.smem_read(rows(3), 0, vec(2052, 32, 4), 4, 11)
     assert b.codes() == ["uninitialised.smem"]
+    b.cl.warp_sync((1,))
     b.cl.smem_read(rows(1), 0, 2048, 4, 12)  # lane 40 belongs to warp 1
     assert b.codes() == ["uninitialised.smem"]
 
@@ -215,6 +253,7 @@ def test_every_access_size_on_every_granule(granule: int, nbytes: int) -> None:
     b.cl.smem_write(rows(1), 0, vec(1024 + 32 * step, 32, step), nbytes, 10)
     b.cl.smem_read(rows(0), 0, vec(1024, 32, step), nbytes, 11)
     b.clean()
+    b.cl.warp_sync((1,))
     b.cl.smem_read(rows(1), 0, vec(1024 + 31 * step, 32, step), nbytes, 12)
     f = b.only()
     assert f.lanes == (0,) and f.data["first_byte"] == 1024 + 31 * step
@@ -1226,3 +1265,15 @@ def test_tmem_is_used_after_its_allocation(order: str) -> None:
     b.cl.mma(0, 14, [(0, TILE)], (), [(0, TmemBlock(0, 128))], accumulate=False)
     assert b.lines() == ([] if order else [[13, 10]])
     assert b.codes() == ([] if order else ["tmem.alloc-not-visible"])
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_pair_of_ctas_allocates_together(pair: bool) -> None:
+    b = Bench(ctas=2)
+    b.fill()
+    b.cl.tmem_alloc(0, 0, 128, 0, 10, pair)
+    b.cl.tmem_alloc(1, 0, 128, 4, 11, pair)
+    b.cl.mma(0, 13, [(0, TILE)], (), [(0, TmemBlock(0, 128)), (1, TmemBlock(0, 128))], accumulate=False)
+    assert b.lines() == ([] if pair else [[13, 11]])
+    b.cl.mma(1, 14, [(0, TILE)], (), [(1, TmemBlock(0, 128))], accumulate=False)
+    assert [14, 11] in b.lines()

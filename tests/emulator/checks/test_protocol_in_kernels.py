@@ -272,6 +272,26 @@ def test_a_warp_arrives_twice_in_one_round() -> None:
         assert codes(arrives_twice(True), floats(64), schedule=schedule) == set()
 
 
+@pytest.mark.parametrize("schedule", ["late", "eager", "random"])
+def test_a_count_that_needs_a_second_arrival_is_no_mistake(schedule: str) -> None:
+    """Warp 0 arrives for its copy and for itself; warp 2 never comes."""
+
+    @T.prim_func
+    def kernel(OUT: T.Buffer((96,), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        warp = T.warp_id([3])
+        lane = T.lane_id([32])
+        if warp < 2:
+            for _ in T.serial(2):
+                if warp == 0:
+                    T.ptx["bar.arrive"](1, 96)
+                T.ptx["bar.sync"](1, 96)
+        OUT[warp * 32 + lane] = T.float32(1)
+
+    assert codes(kernel, floats(96), schedule=schedule) == set()
+
+
 def registers(first: int, second: int) -> Any:
     """Two warpgroups, launched with up to 256 registers per thread, change to ``first`` and ``second``."""
 
