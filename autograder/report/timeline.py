@@ -44,7 +44,7 @@ def summary(t: Timeline) -> Iterator[str]:
     if busy:
         yield f"  busy: {busy}"
     for role, what, share in m["stalls"][:4]:
-        yield f"  {role} warps wait for {what}: {100 * share:.0f} % of the time, summed over warps"
+        yield f"  {role} warps wait for {what}: {100 * share:.0f} % of their time"
     yield f"  {m['bottleneck']}"
 
 
@@ -77,7 +77,7 @@ def page(t: Timeline, first: float | None = None, last: float | None = None) -> 
         "</style></head><body>"
         f"<h1>{escape(t.exercise)}: modelled timeline</h1>{text}<p>{legend}</p>"
         f"<h2>The whole run</h2>{svg(t, 0.0, end)}<h2>{lo / clock:.2f} to {hi / clock:.2f} microseconds</h2>{svg(t, lo, hi)}"
-        f"<h2>Who waits for what</h2><table><tr><th>role</th><th>waits for</th><th>share of the time, summed over warps</th></tr>{rows}</table>"
+        f"<h2>Who waits for what</h2><table><tr><th>role</th><th>waits for</th><th>share of their time</th></tr>{rows}</table>"
         "<p>All times are modelled, none is measured. One SM (or one cluster) is shown; the others are taken to do the same.</p>"
         "</body></html>\n"
     )

@@ -100,6 +100,7 @@ class _Cluster:
 class _Strand:
     trace: StrandTrace
     cluster: _Cluster
+    born: float = 0.0
     at: int = 0  # next event
     blocked: float = -1.0  # since when
     why: tuple[int, str] = (-1, "")
@@ -114,12 +115,16 @@ class _Strand:
 
 @dataclass
 class Simulated:
-    """Cycles of the node, its intervals (if asked for), busy cycles per engine of each SM, stalls per reason."""
+    """Cycles of the node, its intervals (if asked for), busy cycles per engine of each SM.
+
+    ``stalls``: cycles that warps of a role waited for something; ``lifetimes``: cycles that they were there at all.
+    """
 
     cycles: float
     intervals: list[Interval]
     busy: list[dict[str, float]]
     stalls: dict[tuple[str, str], float]
+    lifetimes: dict[str, float]
     unfinished: int = 0
 
 
@@ -133,6 +138,7 @@ class Node:
         self.resident = resident
         self.intervals: list[Interval] = []
         self.stalls: dict[tuple[str, str], float] = {}
+        self.lifetimes: dict[str, float] = {}
         self.heap: list[tuple[float, int, Work]] = []
         self.count = 0
         self.sms: list[_Sm] = []
@@ -156,7 +162,8 @@ class Node:
         while heap:
             self.now, _, work = heapq.heappop(heap)
             work(self.now)
-        return Simulated(self.now, self.intervals, [sm.busy for sm in self.sms], self.stalls, self.live)
+        busy = [sm.busy for sm in self.sms]
+        return Simulated(self.now, self.intervals, busy, self.stalls, self.lifetimes, self.live)
 
     def _start(self, slot: int, time: float) -> None:
         trace = self.queue.popleft()
@@ -166,7 +173,7 @@ class Node:
             ctas.append(_Cta(warps))
         cluster = _Cluster(trace, slot, ctas)
         for s in trace.strands:
-            strand = _Strand(s, cluster)
+            strand = _Strand(s, cluster, born=time)
             cluster.live += 1
             ctas[s.rank].live += 1
             self.live += 1
@@ -224,6 +231,8 @@ class Node:
 
     def _exit(self, strand: _Strand, time: float) -> None:
         cluster = strand.cluster
+        role = self._role(strand)
+        self.lifetimes[role] = self.lifetimes.get(role, 0.0) + time - strand.born
         self.live -= 1
         cluster.live -= 1
         cta = cluster.ctas[strand.trace.rank]

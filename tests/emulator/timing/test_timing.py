@@ -139,6 +139,18 @@ def test_no_kernel_beats_the_roofs(steps: dict[int, Modelled]) -> None:
         assert found.bytes_dram == 3 * 2 * 4096**2
 
 
+def test_the_sentence_names_the_barrier_and_the_remedy(steps: dict[int, Modelled]) -> None:
+    assert (
+        "waits" in steps[3].bottleneck
+        and "global memory, since threads copy the tiles" in steps[3].bottleneck
+    )
+    assert "for loaded, which TMA completes: load further ahead" in steps[4].bottleneck
+    assert "for full[], which TMA completes" in steps[6].bottleneck
+    assert steps[8].bottleneck.startswith("The tensor core works 9")
+    for found in steps.values():
+        assert all(0 <= share <= 1 for _, _, share in found.stalls)
+
+
 def test_more_stages_are_not_slower() -> None:
     times = [ladder(7, 1024, stages=n).cycles for n in (2, 3, 4)]
     assert times == sorted(times, reverse=True) and times[0] > 1.2 * times[-1]
