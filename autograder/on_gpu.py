@@ -197,6 +197,7 @@ def unmeasured(kernel: Exercise, timing: Timing, gpu: Gpu, message: str, fault: 
 
 def explain(runs: list[CaseRun], gpu: Gpu, emulated: str) -> list[str]:
     """How the GPU and the emulator compare over all launches, one sentence each."""
+    runs = [run for run in runs if run.gpu is not None and run.gpu["status"] != "not run"]
     ran = [run for run in runs if run.same_bytes is not None]
     said = []
     if ran and all(run.same_bytes for run in ran):
@@ -207,8 +208,7 @@ def explain(runs: list[CaseRun], gpu: Gpu, emulated: str) -> list[str]:
     elif runs:
         said.append(f"no launch on {gpu.name} came to its end")
     for run in runs:
-        right = run.gpu is not None and run.correct
-        if run.emulated is not None and right != (run.emulated["mismatches"] == 0):
-            where = ("right", "wrong") if right else ("wrong", "right")
+        if run.emulated is not None and run.correct != (run.emulated["mismatches"] == 0):
+            where = ("right", "wrong") if run.correct else ("wrong", "right")
             said.append(f"{run.title}: {where[0]} on {gpu.name}, {where[1]} on {emulated}")
     return said

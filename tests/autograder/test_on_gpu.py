@@ -210,9 +210,11 @@ def build_kernel(M, N):
 
     return kernel
 """
-    report = graded(source, quick=True, launch="open('/tmp/never', 'x')")
+    report = graded(source, quick=True)
     build = of(report, "build")
-    assert build.verdict in ("fail", "error") and report.points == 0
+    assert (build.verdict, report.points) == ("fail", 0)
+    assert "host code does more than launch (runtime.GetCudaFreeMemory)" in build.evidence[0].message
+    assert "gpu" not in report.seconds, "no launch was tried"
 
 
 def test_a_kernel_that_cannot_be_built_for_the_size_keeps_its_points(

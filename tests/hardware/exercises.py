@@ -1,7 +1,7 @@
 """The exercises on a real GPU: grades of solutions and mutants there and in the emulator, and measured speed.
 
-    python -m tests.hardware.exercises --out OUT/exercises.json [--deadline SECONDS]     on the machine with the GPU
-    python -m tests.hardware.exercises --render                                          the tables of the docs
+    python tests/hardware/exercises.py --out OUT/exercises.json [--deadline SECONDS]     on the machine with the GPU
+    python tests/hardware/exercises.py --render                                          the tables of the docs
 
 The record is written after every result, so that what ended by the deadline is there. Measurements come first, while
 nothing else uses the GPU; then the solutions, then the mutants, in parallel processes. Nothing here decides anything: it
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import platform
@@ -27,10 +28,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve()
+ROOT = HERE.parents[2]
 RECORD = Path(__file__).with_name("exercises.json")
 SEED = 1
-GPU_SECONDS = 6.0  # one launch of a grade here: many processes share the GPU
+GPU_SECONDS = 8.0  # one launch of a grade here: many processes share the GPU
 GRADE_SECONDS = 60.0
 LOST = 3  # exit status: the CUDA context may be lost, start another process
 MEASURE_SHARE = 0.45  # of the deadline, at most, for the measurements
@@ -151,7 +153,6 @@ def measure_all(deadline: float, skip: int) -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     end = time.monotonic() + deadline
-    sys.path.insert(0, str(ROOT))
     from autograder.gpu import Gpu, find_gpu
 
     gpu = find_gpu()
@@ -239,14 +240,15 @@ def subjects() -> list[dict[str, str]]:
                 )
             )
             mutants.append({"exercise": exercise.id, "name": mutant.stem, "path": str(mutant), **head})
-    return found + mutants
+    # One of each exercise in turn, so that what the deadline cuts off is shared.
+    own = [[m for m in mutants if m["exercise"] == f["exercise"]] for f in found]
+    return found + [m for row in itertools.zip_longest(*own) for m in row if m is not None]
 
 
 def grade_one(exercise: str, path: str, gpu: str) -> None:
     """One process: the grade of one file on the GPU, as a JSON report on standard output."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    sys.path.insert(0, str(ROOT))
     from autograder.course import load_course
     from autograder.gpu import Gpu
     from autograder.grade import Settings, grade
@@ -374,8 +376,7 @@ def _measuring_process(record: Record, end: float, skip: int) -> int:
     seconds = max(5.0, end - time.monotonic())
     command = [
         sys.executable,
-        "-m",
-        "tests.hardware.exercises",
+        str(HERE),
         "--measure",
         str(seconds - 3),
         "--skip",
@@ -418,8 +419,7 @@ def run_grades(record: Record, gpu: Any, workers: int, end: float) -> None:
         started = time.monotonic()
         command = [
             sys.executable,
-            "-m",
-            "tests.hardware.exercises",
+            str(HERE),
             "--grade",
             subject["exercise"],
             subject["path"],
@@ -471,13 +471,13 @@ def main() -> None:
     parser.add_argument("--grade", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.path.insert(0, str(ROOT))
+    sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(p for p in sys.path if Path(p).resolve() != HERE.parent)]
     if given.measure is not None:
         return measure_all(given.measure, given.skip)
     if given.grade:
         return grade_one(*given.grade)
     if given.render:
-        from tests.hardware.exercises_table import render
+        from hardware.exercises_table import render
 
         return render()
     if given.out is None:
@@ -494,7 +494,7 @@ def run(record: Record, deadline: float, workers: int) -> None:
 
     gpu = find_gpu()
     if isinstance(gpu, NoGpu):
-        raise SystemExit(f"tests.hardware.exercises: {gpu.reason}")
+        raise SystemExit(f"exercises.py: {gpu.reason}")
     stages = [
         ("machine", lambda: record.add("machine", machine_info(gpu))),
         ("measure", lambda: run_measurements(record, started + deadline * MEASURE_SHARE)),

@@ -1,4 +1,4 @@
-"""The record of `tests.hardware.exercises` as the section of docs/hardware_validation.md."""
+"""The record of `exercises.py` as the section of docs/hardware_validation.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def render(record: Path = RECORD, page: Path = PAGE) -> None:
     """
     if not record.is_file():
         raise SystemExit(
-            f"{record}: no record; run `python -m tests.hardware.exercises --out {record.name}` on a GPU"
+            f"{record}: no record; run `python tests/hardware/exercises.py --out {record.name}` on a GPU"
         )
     text = page.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:

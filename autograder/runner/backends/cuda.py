@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from autograder.runner.measure import Bench
@@ -100,6 +101,11 @@ class TvmDevice:
         self._device = self._tvm.cuda(0)
         if not self._device.exist:
             raise DeviceError("TVM sees no CUDA device")
+        try:  # the first allocation makes the context: no launch shall wait for that
+            self._tvm.runtime.tensor(np.zeros(1, np.float32), device=self._device)
+            self._device.sync()
+        except Exception as error:
+            raise DeviceError(last_line(error)) from None
 
     def compile(self, prim_func: Any) -> Any:
         return compile_module(self._tvm, prim_func, self._arch)

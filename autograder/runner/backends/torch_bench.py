@@ -14,6 +14,7 @@ from typing import Any
 
 from autograder.runner.measure import KERNEL, Sample
 
+DEVICE = "cuda:0"
 MIN_FLUSH_BYTES = 512 << 20
 # Peak DRAM bandwidth in bytes per second where the driver does not tell clock and bus width. NVIDIA's data sheets.
 PEAK_BANDWIDTH = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA B200": 7.7e12}
@@ -54,7 +55,7 @@ class TorchBench:
 
         self._torch, self._plan = torch, plan
         torch.backends.cuda.matmul.allow_tf32 = False
-        self._device = torch.device("cuda:0")
+        self._device = torch.device(DEVICE)
         self._random = torch.Generator(self._device).manual_seed(seed % 2**63)
         specs = plan["tensors"]
         make = [torch.empty(s["shape"], dtype=getattr(torch, s["dtype"]), device=self._device) for s in specs]

@@ -1,0 +1,167 @@
+"""The bench that times a kernel against PyTorch, on the CPU with events that only count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autograder.course import REFERENCE_INPUTS
+from autograder.runner.tvm_import import import_tvm
+
+import_tvm()
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from autograder.runner.backends import torch_bench  # noqa: E402
+from autograder.runner.backends.torch_bench import EXPECTED, REFERENCES, TorchBench  # noqa: E402
+from autograder.runner.measure import measure  # noqa: E402
+
+M, N, K = 24, 40, 16
+
+
+class Event:
+    """The interval between two of these is 0.25 ms, and the device is always still busy."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return False
+
+    def elapsed_time(self, end: Event) -> float:
+        return 0.25
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch_bench, "DEVICE", "cpu")
+    monkeypatch.setattr(torch_bench, "MIN_FLUSH_BYTES", 4096)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    properties = SimpleNamespace(name="NVIDIA H200", multi_processor_count=132, L2_cache_size=1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    yield
+
+
+def plan(oracle: str, reference: str) -> dict[str, Any]:
+    inputs: dict[str, list[tuple[str, list[int]]]] = {
+        "add": [("float32", [M]), ("float32", [M])],
+        "double": [("float16", [M, N])],
+        "copy": [("float16", [M, N])],
+        "transpose": [("float16", [M, N])],
+        "gemm_nn": [("float16", [M, K]), ("float16", [K, N])],
+        "gemm_nt": [("float16", [M, K]), ("float16", [N, K])],
+    }
+    outputs = {"add": ("float32", [M]), "transpose": ("float16", [N, M])}
+    dtype, shape = outputs.get(oracle, ("float16", [M, N]))
+    tensors = [
+        {"name": f"I{i}", "role": "input", "dtype": d, "shape": s} for i, (d, s) in enumerate(inputs[oracle])
+    ]
+    tensors.append({"name": "D", "role": "output", "dtype": dtype, "shape": shape})
+    return {
+        "tensors": tensors,
+        "reference": reference,
+        "oracle": oracle,
+        "terms": K,
+        "accumulate_eps": 2.0**-23,
+    }
+
+
+def right(oracle: str) -> Callable[..., None]:
+    """A kernel on TVM's tensors that computes what the oracle wants."""
+
+    def kernel(*tensors: Any) -> None:
+        inputs = [np.from_dlpack(t) for t in tensors[:-1]]
+        wide = [x.astype(np.float32) for x in inputs]
+        value = {
+            "add": lambda: inputs[0] + inputs[1],
+            "double": lambda: inputs[0] * 2,
+            "copy": lambda: inputs[0],
+            "transpose": lambda: inputs[0].T,
+            "gemm_nn": lambda: wide[0] @ wide[1],
+            "gemm_nt": lambda: wide[0] @ wide[1].T,
+        }[oracle]()
+        torch.from_dlpack(tensors[-1]).copy_(torch.from_numpy(np.ascontiguousarray(value)))
+
+    return kernel
+
+
+PAIRS = [("add", "add"), ("double", "copy"), ("double", "double"), ("transpose", "transpose"), ("transpose", "copy"),
+         ("copy", "copy"), ("gemm_nn", "matmul_nn"), ("gemm_nt", "matmul_nt")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("oracle", "reference"), PAIRS)
+def test_a_right_kernel_is_right_in_every_call(oracle: str, reference: str) -> None:
+    bench = TorchBench(right(oracle), plan(oracle, reference), seed=1)
+    samples = measure(bench, 20, seed=2, seconds=20)
+    assert samples["wrong"] == {} and samples["kernel"] == [250.0] * 20 and all(samples["covered"])
+    facts = samples["facts"]
+    assert facts["device"] == "NVIDIA H200" and facts["peak_bytes_per_s"] == 4.8e12
+    specs = plan(oracle, reference)["tensors"]
+    size = [int(np.prod(s["shape"])) * np.dtype(s["dtype"]).itemsize for s in specs]
+    assert (facts["input_bytes"], facts["output_bytes"]) == (sum(size[:-1]), size[-1])
+
+
+@pytest.mark.parametrize("oracle", sorted(EXPECTED))
+def test_a_kernel_that_does_nothing_is_wrong(oracle: str) -> None:
+    reference = next(r for o, r in PAIRS if o == oracle)
+    bench = TorchBench(lambda *_: None, plan(oracle, reference), seed=1)
+    bench.prepare(0)
+    bench.call("kernel")
+    assert "elements are wrong" in bench.verify()
+
+
+@pytest.mark.parametrize("oracle", sorted(EXPECTED))
+def test_one_wrong_element_is_seen(oracle: str) -> None:
+    def kernel(*tensors: Any) -> None:
+        right(oracle)(*tensors)
+        output = torch.from_dlpack(tensors[-1]).view(-1)
+        output[-1] = output[-1] * 1.25 + 1
+
+    bench = TorchBench(kernel, plan(oracle, next(r for o, r in PAIRS if o == oracle)), seed=1)
+    bench.prepare(0)
+    bench.call("kernel")
+    assert bench.verify().startswith("1 of ")
+
+
+def test_a_changed_input_is_seen() -> None:
+    def kernel(*tensors: Any) -> None:
+        right("double")(*tensors)
+        torch.from_dlpack(tensors[0])[0, 0] += 1
+
+    bench = TorchBench(kernel, plan("double", "copy"), seed=1)
+    bench.prepare(0)
+    bench.call("kernel")
+    assert bench.verify() == "input 0 was changed"
+
+
+def test_inputs_are_new_for_every_call() -> None:
+    seen = []
+    bench = TorchBench(lambda a, d: seen.append(np.from_dlpack(a).tobytes()), plan("copy", "copy"), seed=1)
+    for number in range(5):
+        bench.prepare(number)
+        bench.call("kernel")
+    assert len(set(seen)) == 5
+
+
+def test_what_the_repeatability_is_measured_with() -> None:
+    """The library against itself, and one kernel against another."""
+    bench = TorchBench(lambda *_: None, plan("double", "copy"), seed=1)
+    bench.use_reference_as_kernel()
+    assert measure(bench, 20, seed=2, seconds=20)["wrong"] == {}
+    ran = []
+    bench = TorchBench(right("double"), plan("double", "copy"), seed=1)
+    bench.use_kernel_as_reference(lambda *tensors: ran.append(len(tensors)))
+    bench.prepare(0)
+    bench.call("reference")
+    assert ran == [2]
+
+
+def test_every_reference_of_the_course_exists() -> None:
+    assert set(REFERENCES) == set(REFERENCE_INPUTS)
