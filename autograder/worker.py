@@ -20,6 +20,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request. Never raises."""
     try:
         from autograder.course import load_course
+        from autograder.gpu import choose, find_gpu
         from autograder.grade import Settings, grade
         from autograder.submission import from_cell, released_kernel
 
@@ -30,7 +31,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         submission = from_cell(
             request["source"], request["name"], request["cell"], exercise, request["answers"], released
         )
-        settings = Settings(seed=request["seed"], quick=request["quick"])
+        gpu = choose("auto", exercise, find_gpu())
+        settings = Settings(seed=request["seed"], quick=request["quick"], gpu=gpu, measure=False)
         return {"report": grade(exercise, submission, course.limits, settings).model_dump(mode="json")}
     except AutogradeError as error:
         return {"error": str(error), "exit": error.exit_code}

@@ -48,7 +48,7 @@ def graded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def answer(request: dict[str, Any]) -> GradeReport:
         from autograder.course import Limits, load_course
         from autograder.diagnosis import Diagnosis
-        from autograder.grade import Outcome, _report, _Session
+        from autograder.grade import Outcome, Session, _report
         from autograder.submission import from_cell
 
         requests.append(request)
@@ -57,7 +57,7 @@ def graded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             request["source"], request["name"], request["cell"], exercise, request["answers"]
         )
         outcome = Outcome(Diagnosis(exercise, submission, Limits()))
-        return _report(_Session(outcome, 1, False))
+        return _report(Session(outcome, 1, False))
 
     monkeypatch.setattr(nbgrader_bridge, "_ask_worker", answer)
     return requests

@@ -107,42 +107,38 @@ SPAN = "SPAN = 16"
 
 
 def jobs() -> list[dict[str, Any]]:
-    """What is measured, the most important first: exercise, changes of the text, how often.
+    """What is measured, the most important first: exercise, entry of its `timing`, changes of the text, how often.
 
     `against`: time another text of the same exercise instead of the library call.
     """
+    found: list[dict[str, Any]] = []
+
+    def job(
+        exercise: str, what: str, name: str, change: Any = (), repeats: int = 1, timing: int = 0, **more: Any
+    ) -> None:
+        row = {"exercise": exercise, "what": what, "name": name, "change": list(change), "repeats": repeats}
+        found.append({**row, "timing": timing, **more})
+
+    for exercise in sorted(generation(), key=lambda e: e.id not in ("exercise_02", "exercise_04")):
+        for number, timing in enumerate(exercise.timing):
+            often = 3 if exercise.id in ("exercise_02", "exercise_04") else 2
+            job(exercise.id, "solution", f"{exercise.id} against {timing.reference}", (), often, number)
+    job("exercise_02", "library", "PyTorch's copy against itself", (), 3)
+    for name in ("exercise_02", "exercise_01"):
+        job(name, "slower", f"{name}, a tenth more work", SLOWER[name])
+        job(name, "slower", f"{name}, a tenth more work, against itself", SLOWER[name], against=[])
+    for span in (8, 4, 64, 32):
+        job("exercise_02", "variant", f"exercise_02, {span} tiles per CTA", [(SPAN, f"SPAN = {span}")])
+    for size in (4096, 2048):
+        job("exercise_02", "size", f"exercise_02, {size} x {size}", params={"M": size, "N": size})
+    return found
+
+
+def generation() -> list[Any]:
+    """The exercises that run on every GPU of the course, an H200 among them."""
     from autograder.course import load_course
 
-    course = load_course(ROOT)
-    found: list[dict[str, Any]] = []
-    for exercise in course.exercises:
-        for number, timing in enumerate(exercise.timing):
-            job = {"exercise": exercise.id, "timing": number, "what": "solution", "change": [], "repeats": 3}
-            found.append({**job, "name": f"{exercise.id} against {timing.reference}"})
-    two = {"exercise": "exercise_02", "timing": 0, "repeats": 1}
-    found.append(
-        {**two, "what": "library", "change": [], "repeats": 3, "name": "PyTorch's copy against itself"}
-    )
-    for exercise in ("exercise_02", "exercise_01"):
-        slower = {"exercise": exercise, "timing": 0, "change": list(SLOWER[exercise]), "what": "slower"}
-        found.append({**slower, "repeats": 1, "name": f"{exercise}, a tenth more work"})
-        found.append(
-            {**slower, "repeats": 1, "against": [], "name": f"{exercise}, a tenth more work, against itself"}
-        )
-    for span in (4, 8, 32, 64):
-        change = [(SPAN, f"SPAN = {span}")]
-        found.append(
-            {
-                **two,
-                "what": f"{span} tiles per CTA",
-                "change": change,
-                "name": f"exercise_02, {span} tiles per CTA",
-            }
-        )
-    for size in (2048, 4096):
-        job = {**two, "what": f"{size} x {size}", "change": [], "params": {"M": size, "N": size}}
-        found.append({**job, "name": f"exercise_02, {size} x {size}"})
-    return found
+    return [exercise for exercise in load_course(ROOT).exercises if exercise.runs_on == "sm_90"]
 
 
 # ------------------------------------------------------------------------------------------------ measuring
@@ -225,12 +221,8 @@ def measure_one(device: Any, job: dict[str, Any], repeat: int, compiled: dict[st
 
 def subjects() -> list[dict[str, str]]:
     """Every solution and mutant of an exercise that runs on this generation, solutions first."""
-    from autograder.course import load_course
-
     found, mutants = [], []
-    for exercise in load_course(ROOT).exercises:
-        if exercise.runs_on != "sm_90":
-            continue
+    for exercise in generation():
         path = ROOT / "solutions" / exercise.id / exercise.notebook
         found.append({"exercise": exercise.id, "name": "solution", "path": str(path)})
         for mutant in sorted((ROOT / "tests" / "mutants" / exercise.id).glob("*.py")):
