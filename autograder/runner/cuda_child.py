@@ -29,6 +29,8 @@ from typing import Any, BinaryIO
 from autograder.runner.backends.cuda import load_cuda_runtime
 from autograder.runner.frames import Frame, encode, read_frame
 
+_kept: list[BaseException] = []
+
 
 def main(channel: int) -> None:
     os.set_inheritable(channel, False)
@@ -47,7 +49,7 @@ def main(channel: int) -> None:
                 device, kernel = _compile(frame, out)
             elif not _run(device, kernel, frame, out):
                 out.flush()
-                os._exit(0)  # freeing tensors of a lost context would abort
+                os._exit(0)
 
 
 def _compile(frame: Frame, out: BinaryIO) -> tuple[Any, Any]:
@@ -90,6 +92,7 @@ def _run(device: Any, kernel: Any, frame: Frame, out: BinaryIO) -> bool:
     try:
         after = device.launch(kernel, arrays)
     except DeviceError as error:
+        _kept.append(error)  # its frames hold tensors: freeing those of a lost context would abort
         _answer(out, {"stage": "fault", "case": request["case"], **_plain(error)})
         return not error.sticky
     seconds = time.perf_counter() - started

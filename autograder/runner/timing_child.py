@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 from autograder.runner.backends.cuda import load_cuda_runtime
 from autograder.runner.frames import Frame, encode, read_frame
 
+_kept: list[BaseException] = []  # their frames hold tensors: freeing those of a lost context would abort
+
 
 def main(channel: int) -> None:
     os.set_inheritable(channel, False)
@@ -56,10 +58,12 @@ def _time(frame: Frame, compiled: dict[bytes, Any]) -> dict[str, Any]:
         bench = device.bench(compiled[frame.raw], request["plan"], request["seed"])
         samples = measure(bench, request["pairs"], request["seed"], request["seconds"])
     except DeviceError as error:
+        _kept.append(error)
         return {"stage": "fault", "kind": error.kind, "message": error.message, "sticky": error.sticky}
     except ValueError as error:
         return {"stage": "refused", "message": str(error)[:500]}
     except Exception as error:  # PyTorch and TVM raise what their C++ sides name
+        _kept.append(error)
         failed = DeviceError(last_line(error))
         return {"stage": "fault", "kind": failed.kind, "message": failed.message, "sticky": failed.sticky}
     return {"stage": "samples", "neighbours": neighbours, **samples}

@@ -260,6 +260,38 @@ def test_what_the_driver_lists(
     assert isinstance(find_gpu(), NoGpu)
 
 
+def test_doctor_says_where_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from autograder import doctor
+
+    def text(found: Gpu | NoGpu) -> tuple[bool, str]:
+        monkeypatch.setattr(gpus, "find_gpu", lambda: found)
+        finding = doctor._gpu()
+        assert finding.optional
+        return finding.good, finding.text
+
+    assert text(H200) == (
+        True,
+        "H200, compute capability 9.0, driver 580; runs the exercises without tcgen05, compiled for sm_90a",
+    )
+    assert text(B200)[1].endswith("runs all exercises, compiled for sm_100a")
+    good, said = text(OLD)
+    assert not good and "compiles for 9.0 and 10.0, so kernels run on the emulator" in said
+    assert text(NoGpu("no driver")) == (False, "no driver; kernels run on the emulator")
+    monkeypatch.setattr(gpus, "missing_software", lambda: "there is no compiler")
+    assert text(H200)[1].endswith("kernels run on the emulator, because there is no compiler")
+
+
+def test_without_landlock_the_confinement_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """In a container whose kernel or policy has no Landlock, nothing is confined, nothing fails, and doctor lists it."""
+    from autograder.runner import limits
+
+    monkeypatch.setattr(limits, "landlock_version", lambda: 0)
+    assert limits.confine_files([], []) is False
+    (tmp_path / "still").write_text("writable")
+    active = {p.name: p.active for p in limits.protections()}
+    assert not active["file confinement"] and not active["no TCP"] and not active["signals confined"]
+
+
 @pytest.mark.parametrize(
     "message", ["cudaErrorNoDevice (100)", "CUDA_ERROR_NOT_INITIALIZED", "something else entirely", ""]
 )

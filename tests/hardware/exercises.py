@@ -158,6 +158,7 @@ def measure_all(deadline: float, skip: int) -> None:
     device = driver.open_device(gpu.arch)
     out.write(json.dumps({"name": "neighbours", "value": others}) + "\n")
     compiled: dict[str, Any] = {}
+    kept: list[Exception] = []
     every = [(job, repeat) for job in jobs() for repeat in range(job["repeats"])]
     for job, repeat in every[skip:]:
         if time.monotonic() > end:
@@ -165,7 +166,8 @@ def measure_all(deadline: float, skip: int) -> None:
         started = time.monotonic()
         try:
             record = measure_one(device, job, repeat, compiled)
-        except Exception:
+        except Exception as error:
+            kept.append(error)  # its frames hold tensors: freeing those of a lost context would abort
             record = {"error": traceback.format_exc()[-2500:]}
         record |= {"name": job["name"], "what": job["what"], "exercise": job["exercise"], "repeat": repeat}
         record["seconds"] = round(time.monotonic() - started, 2)
