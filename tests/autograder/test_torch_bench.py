@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -165,3 +166,40 @@ def test_what_the_repeatability_is_measured_with() -> None:
 
 def test_every_reference_of_the_course_exists() -> None:
     assert set(REFERENCES) == set(REFERENCE_INPUTS)
+
+
+@pytest.mark.parametrize(
+    "name", ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"]
+)
+def test_clocks_of_the_drivers_library(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """What the library does not know is left out; the peak bandwidth is two transfers per clock over the bus."""
+    known = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
+        "nvmlDeviceGetClockInfo": lambda handle, which: 1980 if which == "sm" else 3201,
+        "nvmlDeviceGetMaxClockInfo": lambda handle, which: 3201,
+        "nvmlDeviceGetMemoryBusWidth": lambda handle: 6144,
+        name: lambda handle: 4,
+        "NVML_CLOCK_SM": "sm",
+        "NVML_CLOCK_MEM": "memory",
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**known))
+    nvml = torch_bench._Nvml()
+    assert nvml.clocks() == {"sm_mhz": 1980, "memory_mhz": 3201, "reasons": 4}
+    assert nvml.peak_bandwidth() == pytest.approx(4.917e12, rel=1e-3)
+
+
+def test_clocks_without_the_drivers_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '1980, 3201'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    nvml = torch_bench._Nvml()
+    assert nvml.clocks() == {"sm_mhz": 1980, "memory_mhz": 3201} and nvml.peak_bandwidth() is None
+    program.write_text("#!/bin/sh\necho 'No devices'; exit 6\n")
+    assert nvml.clocks() == {} and torch_bench.neighbours() is None
+    program.write_text("#!/bin/sh\nprintf '71\\n72\\n'\n")
+    assert torch_bench.neighbours() == 2

@@ -166,8 +166,10 @@ class _Nvml:
             "memory_mhz": _try(lambda: lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_MEM)),
             "celsius": _try(lambda: lib.nvmlDeviceGetTemperature(handle, 0)),
             "watts": _try(lambda: lib.nvmlDeviceGetPowerUsage(handle) // 1000),
-            "reasons": _try(lambda: lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+            "reasons": _try(lambda: lib.nvmlDeviceGetCurrentClocksEventReasons(handle)),
         }
+        if seen["reasons"] is None:  # the name before driver 535
+            seen["reasons"] = _try(lambda: lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         return {name: value for name, value in seen.items() if value is not None}
 
     def peak_bandwidth(self) -> float | None:
