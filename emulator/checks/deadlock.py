@@ -22,6 +22,8 @@ def autopsy(machine: Machine) -> list[Finding]:
     for strand in machine.live:
         groups.setdefault(_key(strand), []).append(strand)
     waits = [Stuck(strands, strands[0].wait) for strands in groups.values()]
+    for stuck in waits:
+        stuck.overtaken = _phase_that_is_over(stuck) is not None
     states = [_state(stuck) for stuck in waits]  # the rehearsal changes them
     rehearse(machine, waits)
     return [_explain(machine, stuck, state) for stuck, state in zip(waits, states, strict=True)]
@@ -94,6 +96,10 @@ def _state(stuck: Stuck) -> dict[str, Any]:
             "last": list(bar.last_history),
             "ahead": [b.name for b in siblings],
             "astray": _astray(bar),
+            "over": _phase_that_is_over(stuck),
+            "idle": _idle_waits(stuck),
+            "returned": _returned(bar),
+            "passed": bar.passed,
         }
     if stuck.kind == "bar.sync":
         b = stuck.wait.barrier
@@ -102,6 +108,44 @@ def _state(stuck: Stuck) -> dict[str, Any]:
         exited = sorted(cta.exited_warps & used)
         return {"arrived": b.arrived, "expected": needed, "exited": exited, "sites": list(b.users)}
     return {}
+
+
+def _phase_that_is_over(stuck: Stuck) -> int | None:
+    """The phase that a wait asks for, when it and the next one are over: then its parity is that of a later phase.
+
+    Known from the race detector's clocks, None without them.
+    """
+    if stuck.kind != "mbarrier.wait" or stuck.wait.barrier.hb is None:
+        return None
+    bar, parity = stuck.wait.barrier, stuck.wait.parity
+    cta = stuck.strands[0].cta
+    hb = cta.cluster.hb
+    if hb is None:
+        return None
+    seen = min(hb.now[cta.rank * cta.num_warps + w].item(bar.hb.col) for w in _warps(stuck.strands))
+    asked = seen if seen & 1 == parity else seen - 1
+    return asked if bar.hb.completed > seen and asked >= 0 else None
+
+
+def _idle_waits(stuck: Stuck) -> list[tuple[str, int, int]]:
+    """(mbarrier, race detector's statement, parity) of waits of those who arrive here that an old phase lets through."""
+    bar = stuck.wait.barrier.hb
+    hb = stuck.strands[0].cta.cluster.hb
+    if bar is None or hb is None:
+        return []
+    return [
+        (hb.detector.reporter.barrier_name(other), site, parity)
+        for (w, other), (site, parity) in hb.idle_waits.items()
+        if w in bar.arrive_sites and hb.now[w].item(other.col) > 0
+    ]
+
+
+def _returned(bar: Any) -> list[int]:
+    """The warps that arrived in the phase before, when all of them have returned (in every CTA of the cluster)."""
+    warps = {a.warp for a in bar.last_history if a.count > 0}
+    if not warps or -1 in warps:
+        return []
+    return sorted(warps) if all(warps <= cta.exited_warps for cta in bar.cta.cluster.ctas) else []
 
 
 def _astray(bar: Any) -> list[tuple[int, list[int]]]:
@@ -126,12 +170,15 @@ def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
     who = who[0].upper() + who[1:]
     names: tuple[str, ...] = ()
     sites: list[int] = []
+    also: list[SourceLocation | None] = []
     data: dict[str, Any] = {"waits": "memory"}
     if stuck.kind == "mbarrier.wait":
         bar, parity = stuck.wait.barrier, stuck.wait.parity
         names = (bar.name,)
         now, before = state.pop("history"), state.pop("last")
         history = now + before
+        if state["over"] is not None and machine.checker is not None:
+            also = [machine.checker.sites[site] for _, site, _ in state["idle"][:1]]
         astray = [site for _, places in state["astray"] for site in places]
         sites = [*dict.fromkeys(a.site for a in history), *astray, bar.init_site]
         what, cause, fix = _mbarrier(machine, stuck, state, now, bool(before))
@@ -178,7 +225,7 @@ def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
             f"{_target(holder)}{_line(place)}."
         )
         fix = "Look at that wait first."
-    found = [here] + [machine.location(site) for site in sites if site >= 0]
+    found = [here, *also] + [machine.location(site) for site in sites if site >= 0]
     locations = tuple(dict.fromkeys(x for x in found if x is not None))
     return Finding(
         "deadlock", "error", message, fix, locations, names, cta.linear, _warps(stuck.strands), (), data
@@ -213,6 +260,8 @@ def _mbarrier(
     seen, expected, tx = state["arrivals_seen"], state["arrivals_expected"], state["bytes_outstanding"]
     generation = state["generation"]
     ahead, astray = state.pop("ahead"), state.pop("astray")
+    over, idle, returned = state.pop("over"), state.pop("idle"), state.pop("returned")
+    passed = state.pop("passed")
     what = f"phase {generation} has seen {seen} of {plural(expected, 'arrival')}"
     announced = sum(a.tx for a in history if a.tx > 0)
     delivered = -sum(a.tx for a in history if a.tx < 0)
@@ -251,7 +300,31 @@ def _mbarrier(
             "Execute mbarrier.arrive.expect_tx with the bytes of the copies, once per phase, in the thread that "
             "issues them.",
         )
-    if stuck.holds_itself and not history and not used:
+    if over is not None:
+        cause = (
+            f"Phase {over}, which it waits for, is over, and so is the next one, which has the other parity: somebody "
+            "arrives twice in a round, or does not wait for the others."
+        )
+        for other, site, other_parity in idle[:1]:
+            place = machine.checker.sites[site] if machine.checker is not None else None
+            cause += (
+                f" The wait on mbarrier {other}{_line(place)} uses parity {other_parity}, which an earlier phase already "
+                "satisfies: it returns at once."
+            )
+        return (
+            what,
+            cause,
+            "Arrive once per round, at the stage of this round, and flip the phase of every wait after each round.",
+        )
+    if returned and not seen and not history:
+        who = words(returned, "warp", "warps")
+        has = "has" if len(returned) == 1 else "have"
+        return (
+            what,
+            f"{who[0].upper()}{who[1:]}, which signalled the phase before, {has} returned.",
+            "Let all roles run the same number of rounds: this wait belongs to a round that the others do not have.",
+        )
+    if stuck.holds_itself and not history and not used and not passed:
         where = ", ".join(sorted({_line(machine.location(s)).strip(" ()") for s in stuck.signals}))
         return (
             what,

@@ -30,6 +30,7 @@ class Stuck:
         holders: waits that must return first, by what a rehearsal or the barrier itself shows.
         holds_itself: what it waits for comes when it goes on.
         signals: statements that arrived at its mbarrier in a rehearsal.
+        overtaken: the phase it waits for is over, and so is the next one.
     """
 
     strands: list[Strand]
@@ -38,6 +39,7 @@ class Stuck:
     holds_itself: bool = False
     signals: list[int] = field(default_factory=list)
     released: bool = False
+    overtaken: bool = False
     _generation: int = 0
 
     def __post_init__(self) -> None:
@@ -65,6 +67,8 @@ class Stuck:
         When warps meet at a barrier that others do not reach because they wait for what comes after it, the
         barrier stands in the wrong place.
         """
+        if self.overtaken:
+            return False
         if self.kind == "mbarrier.wait" and any(holder.kind == "bar.sync" for holder in self.holders):
             return True
         return bool(self.holders) and self not in all_holders(self)
@@ -95,8 +99,13 @@ def rehearse(machine: Machine, waits: list[Stuck]) -> None:
 
 
 def _order(stuck: Stuck) -> tuple[int, int]:
-    """Barriers of warps first, whose holders are known; then those few warps wait for, rather than many."""
-    return (0 if stuck.kind == "bar.sync" else 1, len(stuck.strands))
+    """Barriers of warps first, whose holders are known; then what is likely a cause: a wait that was overtaken, or whose
+    phase has seen a part of its arrivals; then what few warps wait for."""
+    if stuck.kind == "bar.sync":
+        return 0, len(stuck.strands)
+    barrier = getattr(stuck.wait, "barrier", None) if stuck.kind == "mbarrier.wait" else None
+    begun = barrier is not None and barrier.pending != barrier.expected
+    return 1 if stuck.overtaken else 2 if begun else 3, len(stuck.strands)
 
 
 def _missing(machine: Machine, stuck: Stuck) -> set[Strand]:

@@ -102,7 +102,7 @@ def copy(announced: int, threads: int = 1, loads: bool = True, arrives: bool = T
         T.ptx["fence.mbarrier_init.release.cluster"]()
         T.cuda.cta_sync()
         if arrives and lane == 0:
-            loaded.arrive(0, announced)
+            loaded.arrive(0, announced)  # announces
         if loads and lane < threads:
             Tx.copy_async(tile[:, :], IN[:, :], dispatch="tma_auto", mbar=loaded.ptr_to([0]))  # loads
         loaded.wait(0, 0)
@@ -173,3 +173,117 @@ def test_a_barrier_inside_a_branch_names_who_is_missing() -> None:
     assert sync.locations[0].line == line_of("alone") and "32 of 64 threads have arrived" in sync.message
     assert f"warp 1 waits at mbarrier done (line {line_of('waits for done')})" in sync.message
     assert wait.data["consequence"] is True
+
+
+# ---------------------------------------------------------------------------------------------- the usual causes
+
+
+def ring(mistake: str) -> Any:
+    """Four rounds through two stages: warp 0 fills them, warp 1 empties them."""
+    FILLS = 3 if mistake == "the producer has a round less" else 4
+    EMPTIES = 5 if mistake == "the consumer has a round more" else 4
+    COUNT = {"count too high": 33, "count too low": 31}.get(mistake, 32)
+    FREE = 0 if mistake == "the producer starts with the consumer's phase" else 1
+
+    @T.prim_func
+    def kernel(IN: T.Buffer((4, 32), "float32"), OUT: T.Buffer((4, 32), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        warp = T.warp_id([2])
+        lane = T.lane_id([32])
+        pool = T.SMEMPool()
+        full = MBarrier(pool, 2)
+        free = MBarrier(pool, 2)
+        tile = pool.alloc((2, 32), "float32")
+        pool.commit()
+        full.init(COUNT)  # init of full
+        free.init(32)
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        T.cuda.cta_sync()
+        if warp == 0:
+            for k in T.serial(FILLS):
+                free.wait(k % 2, k // 2 % 2 ^ FREE)  # needs a free stage
+                tile[k % 2, lane] = IN[k, lane]
+                if mistake == "always stage 0":
+                    full.arrive(0)  # signals stage 0
+                elif mistake == "signals every other round":
+                    if k % 2 == 0:
+                        full.arrive(k % 2)
+                else:
+                    full.arrive(k % 2)  # has filled a stage
+                if mistake == "a barrier of the CTA in one role":
+                    T.cuda.cta_sync()  # in one role
+        else:
+            for k in T.serial(EMPTIES):
+                if mistake == "the phase never flips":
+                    full.wait(k % 2, 0)  # old phase
+                elif mistake == "waits for the other stage":
+                    full.wait((k + 1) % 2, k // 2 % 2)  # other stage
+                else:
+                    full.wait(k % 2, k // 2 % 2)  # needs a full stage
+                OUT[k % 4, lane] = tile[k % 2, lane]
+                if mistake == "skips a round":
+                    if k != 1:
+                        free.arrive(k % 2)  # but in round 1
+                else:
+                    free.arrive(k % 2)  # has emptied a stage
+
+    return kernel
+
+
+@pytest.mark.parametrize("schedule, seed", [*SCHEDULES, ("random", 2)])
+@pytest.mark.parametrize(
+    "mistake, waits, also, says",
+    [
+        (
+            "the producer starts with the consumer's phase", "needs a free stage", "has emptied a stage",
+            "start this phase with 1",
+        ),
+        ("count too high", "needs a full stage", "init of full", "(here 32)"),
+        ("the producer has a round less", "needs a full stage", "has filled a stage", "same number of rounds"),
+        ("the consumer has a round more", "needs a full stage", "has filled a stage", "same number of rounds"),
+        ("always stage 0", "needs a full stage", "signals stage 0", "at the stage of this round"),
+        ("signals every other round", "needs a full stage", "init of full", "same stage index"),
+        ("the phase never flips", "needs a free stage", "old phase", "uses parity 0, which an earlier phase already satisfies"),
+        ("skips a round", "needs a free stage", "but in round 1", "same stage index"),
+        ("a barrier of the CTA in one role", "in one role", "", "keep it out of branches"),
+    ],
+)  # fmt: skip
+def test_usual_causes(mistake: str, waits: str, also: str, says: str, schedule: str, seed: int) -> None:
+    found = hang(ring(mistake), *rounds(), schedule=schedule, seed=seed)
+    causes = [f for f in found if not f.data.get("consequence")]
+    assert len(causes) == 1, [str(f) for f in found]
+    (f,) = causes
+    assert f.locations[0].line == line_of(waits), str(f)
+    assert not also or line_of(also) in [x.line for x in f.locations]
+    assert says in f"{f.message} {f.fix}", str(f)
+
+
+def rounds() -> tuple[np.ndarray, np.ndarray]:
+    return np.ones((4, 32), np.float32), np.zeros((4, 32), np.float32)
+
+
+@pytest.mark.parametrize("schedule, seed", SCHEDULES)
+def test_causes_that_need_not_hang(schedule: str, seed: int) -> None:
+    """A wrong stage and a count that is too low are reported where they do not stop the kernel, too."""
+    run = emulator.run(ring("waits for the other stage"), *rounds(), schedule=schedule, seed=seed)
+    assert not run.ok and line_of("other stage") in {x.line for f in run.findings for x in f.locations}
+    run = emulator.run(ring("count too low"), *rounds(), schedule=schedule, seed=seed)
+    (f,) = [f for f in run.findings if f.code == "mbarrier.too-many-arrivals"]
+    assert {x.line for x in f.locations} == {line_of("has filled a stage"), line_of("init of full")}
+
+
+@pytest.mark.parametrize("schedule, seed", SCHEDULES)
+def test_the_kernel_without_a_mistake(schedule: str, seed: int) -> None:
+    source, out = rounds()
+    assert emulator.run(ring(""), source, out, schedule=schedule, seed=seed).findings == ()
+    assert (out == 1).all()
+
+
+@pytest.mark.parametrize("schedule, seed", SCHEDULES)
+@pytest.mark.parametrize("announced", [1008, 2048])
+def test_the_bytes_are_named_with_their_lines(announced: int, schedule: str, seed: int) -> None:
+    (f,) = hang(copy(announced), *tiles(), schedule=schedule, seed=seed)
+    lines = {x.line for x in f.locations}
+    assert {line_of("loads"), line_of("announces")} <= lines
+    assert str(announced) in f.message and "1024" in f.message
