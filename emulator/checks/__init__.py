@@ -57,8 +57,6 @@ mbarrier.over-delivery                 error     more bytes delivered than expec
 mbarrier.early-completion              error     a phase completes while its copies are on their way
 mbarrier.overwritten                   error     a write hits an mbarrier that is used again (else lint)
 mbarrier.bad-parity                    error     a wait with a parity other than 0 or 1
-mbarrier.bad-count                     error     mbarrier.init with a count outside 1 .. 2**20 - 1
-mbarrier.misaligned                    error     an mbarrier at an address that is not a multiple of 8
 barrier.bad-id                         error     named barrier outside 0 .. 15
 barrier.bad-count                      error     named barrier count not a positive multiple of 32
 barrier.count-too-large                error     named barrier waits for more threads than the CTA has
