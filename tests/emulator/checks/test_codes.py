@@ -45,7 +45,9 @@ def test_codes_are_unique_and_well_formed() -> None:
 
 
 def test_the_documentation_has_the_same_table() -> None:
-    assert documented() == [(code, strength, meaning.replace("|", "/")) for code, strength, meaning in table()]
+    assert documented() == [
+        (code, strength, meaning.replace("|", "/")) for code, strength, meaning in table()
+    ]
 
 
 def test_every_reported_code_is_in_the_table() -> None:
@@ -73,7 +75,9 @@ def spellings() -> tuple[frozenset[str], tuple[str, ...]]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 strings.add(node.value)
             elif isinstance(node, ast.JoinedStr):
-                parts = [re.escape(str(v.value)) if isinstance(v, ast.Constant) else "[a-z-]+" for v in node.values]
+                parts = [
+                    re.escape(str(v.value)) if isinstance(v, ast.Constant) else "[a-z-]+" for v in node.values
+                ]
                 patterns.add("".join(parts))
     codes = ("race", "tcgen05", "uninitialised")
     return frozenset(strings), tuple(p for p in patterns if p.startswith(codes))
