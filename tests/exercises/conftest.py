@@ -22,7 +22,7 @@ def cell(notebook: Path, grade_id: str) -> str:
     )
 
 
-def load(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     """Import a .py file under a name of its own."""
     spec = importlib.util.spec_from_file_location(f"kernel_of_{path.stem}", path)
     assert spec is not None and spec.loader is not None
@@ -51,6 +51,12 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | Path, dic
             path = tmp_path_factory.mktemp("kernel") / "kernel.py"
             path.write_text(source, encoding="utf-8")
             source = path
-        return getattr(load(source), name)(**parameters)
+        return getattr(load_module(source), name)(**parameters)
 
     return build_from
+
+
+@pytest.fixture(scope="session")
+def load() -> Callable[[Path], ModuleType]:
+    """Imports a .py file under a name of its own."""
+    return load_module

@@ -150,6 +150,8 @@ def test_mutant_is_the_solution_with_one_mistake(
 
 def test_emulator_finds_the_mistake(mutant: Mutant, settings: Course, build: Callable[..., Any]) -> None:
     """The promised finding comes in one of a few schedules and names the marked line."""
+    if mutant.check == "layouts":
+        pytest.skip("no kernel is broken: the tests of its exercise compare the layout")
     exercise = broken_kernel(mutant, settings.find(mutant.exercise))
     prim_func = build(mutant.path, exercise.builder.params, exercise.builder.name)
     if mutant.check == "build":
