@@ -108,7 +108,8 @@ def test_every_change_of_a_kernel_still_applies() -> None:
     """The texts that are timed differ from the solutions by replacements; each must find its place and build."""
     course = load_course(exercises.ROOT)
     for job in exercises.jobs():
-        kernel = course.find(job["exercise"]).timed(course.find(job["exercise"]).timing[job["timing"]])
+        exercise = course.find(job["exercise"])
+        kernel = exercise.timed(exercises.what_to_time(exercise, job))
         source = exercises.replaced(
             exercises.kernel_cell(job["exercise"]), *[tuple(c) for c in job["change"]]
         )
