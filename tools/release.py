@@ -127,12 +127,14 @@ def differences(fresh: Path, stored: Path) -> list[str]:
 
 
 def solution_lines(notebook: Path) -> set[str]:
-    """Code lines, blanks and end comments removed, that stand in solution regions and nowhere else.
+    """Code lines, blanks and end comments removed, that stand in solution regions and nowhere else, not even as a
+    part of a line of given code.
 
     A line that ends in an opening bracket names a call and no more; what it is called with is on the next.
     """
     inside: set[str] = set()
     outside: set[str] = set()
+    given: set[str] = set()  # code around the regions
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         in_region = False
         for line in "".join(cell["source"]).split("\n"):
@@ -141,7 +143,13 @@ def solution_lines(notebook: Path) -> set[str]:
                 continue
             code = squeeze(line.split("  #")[0])
             (inside if in_region else outside).add(code)
-    return {line for line in inside - outside if len(line) >= SHORTEST_LEAK and not line.endswith("(")}
+            if not in_region and cell["cell_type"] == "code":
+                given.add(code)
+    return {
+        line
+        for line in inside - outside
+        if len(line) >= SHORTEST_LEAK and not line.endswith("(") and not any(line in other for other in given)
+    }
 
 
 def leaks(notebook: Path, release: Path, known: Set[str] = frozenset()) -> list[str]:
