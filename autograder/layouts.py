@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 MAX_ELEMENTS = 1 << 16
-MAX_ITERS = 64
+MAX_ITERS = 32
 MAX_NUMBER = 1 << 40
 
 Table = dict[str, list[int]]  # axis -> its coordinate for each element of the domain, in row-major order
@@ -75,6 +75,8 @@ def read_shards(data: Any) -> Shards:
     if not isinstance(data, dict) or set(data) != {"shard", "replica", "offset"}:
         raise ValueError("no layout")
     offset = tuple((_axis(axis), _number(value)) for axis, value in data["offset"])
+    if len(offset) > MAX_ITERS:
+        raise ValueError("too many offsets")
     return Shards(_iters(data["shard"]), _iters(data["replica"]), offset)
 
 
@@ -107,9 +109,10 @@ def evaluate(shards: Shards) -> Table:
     """
     if shards.size > MAX_ELEMENTS:
         raise ValueError(f"a layout of more than {MAX_ELEMENTS} elements")
-    axes = dict.fromkeys([axis for _, _, axis in shards.shard] + [axis for axis, _ in shards.offset])
+    moving = [part for part in shards.shard if part[0] > 1]  # an extent of 1 moves nothing
+    axes = dict.fromkeys([axis for _, _, axis in moving] + [axis for axis, _ in shards.offset])
     table: Table = {axis: [0] for axis in axes or ("m",)}
-    for extent, stride, axis in shards.shard:
+    for extent, stride, axis in moving:
         for name, values in table.items():
             step = stride if name == axis else 0
             table[name] = [value + step * i for value in values for i in range(extent)]

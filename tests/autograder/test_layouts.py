@@ -168,7 +168,7 @@ def test_the_formulas_of_the_course_are_those_of_the_solution(course: Course) ->
         {"shard": [[2, 1 << 50, "m"]], "replica": [], "offset": []},
         {"shard": [[2, 1, "m\nforged line"]], "replica": [], "offset": []},
         {"shard": [[2, 1, 7]], "replica": [], "offset": []},
-        {"shard": [[1, 1, "m"]] * 65, "replica": [], "offset": []},
+        {"shard": [[1, 1, "m"]] * 33, "replica": [], "offset": []},
         {"shard": [], "replica": [], "offset": [["m"]]},
     ],
 )
@@ -180,6 +180,21 @@ def test_what_is_no_layout_is_refused(data: Any) -> None:
 def test_a_huge_layout_is_never_expanded() -> None:
     with pytest.raises(ValueError, match="more than"):
         evaluate(Shards(((1 << 30, 1, "m"), (1 << 30, 1, "m"))))
+
+
+def test_a_layout_of_very_many_parts_costs_nothing_extra(small: Exercise) -> None:
+    """A wrong layout is evaluated for each pair of its strides; there are not many pairs in one that a learner writes."""
+    from autograder.checks import layouts as module
+
+    counted = []
+    shards = Shards(tuple((2, 1 << n, f"axis{n}") for n in range(12)) + ((1, 5, "spare"),) * 20)
+    wanted = WantedLayout(
+        name="many", title="many", points=0, shape={"r": 64, "c": 64}, wanted={"m": "64 * r + c"}
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "evaluate", lambda one: counted.append(one) or evaluate(one))
+        assert module._Compared(wanted, {}, shards).problem() is not None
+    assert len(counted) == 1 and len(evaluate(shards)) == 12
 
 
 # The transport ----------------------------------------------------------------------------------
