@@ -37,6 +37,12 @@ class Result:
         return report
 
 
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests say what the emulator says, also on a machine with a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 @pytest.fixture(scope="session")
 def course() -> Course:
     return load_course(REPOSITORY)

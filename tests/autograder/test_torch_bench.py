@@ -40,7 +40,7 @@ class Event:
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def events_that_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch_bench, "DEVICE", "cpu")
     monkeypatch.setattr(torch_bench, "MIN_FLUSH_BYTES", 4096)
     monkeypatch.setattr(torch.cuda, "Event", Event)
