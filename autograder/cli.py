@@ -98,6 +98,7 @@ def grade(
 ) -> None:
     """Grade an exercise."""
     from autograder.grade import Settings
+    from autograder.progress import FOLDER
 
     if solution and path is not None:
         raise UsageError("give either --solution or --file, not both")
@@ -111,7 +112,7 @@ def grade(
             _check_target(option, str(target))
     reports = []
     for spec, gpu in zip(exercises, gpus, strict=True):
-        settings = Settings(seed=seed, quick=quick, gpu=gpu)
+        settings = Settings(seed=seed, quick=quick, gpu=gpu, cache=root / FOLDER / "assembly")
         report = _grade_one(root, course, spec, solution, path, settings)
         reports.append(report)
         _present(report, json_path, plain)

@@ -54,6 +54,7 @@ Positive = Annotated[int, Field(gt=0)]
 Points = Annotated[float, Field(ge=0, le=1000)]
 Amount = Annotated[int, Field(ge=0)] | Text  # text: see autograder.amounts
 Params = dict[Name, Positive | Text]
+MEASURES = ("registers", "spill_bytes", "static_smem_bytes", "barriers")  # of nvcc, see autograder.assembly
 DTYPES = ("float16", "bfloat16", "float32")
 
 
@@ -150,6 +151,7 @@ class Check(_Strict):
     """One graded check. `at_least` belongs to mechanism (counters), `at_most` to mechanism and resources.
 
     Bounds of counters may depend on the problem size; `fixes` says, by counter, what to do where one is broken.
+    `assembly` belongs to resources: upper bounds of what nvcc reports, where there is one; `{}` reports only.
     `times_ideal` belongs to coalescing and bank_conflicts: how many times the fewest possible sectors an access may
     touch, or wavefronts it may take.
     """
@@ -164,6 +166,7 @@ class Check(_Strict):
     at_least: dict[str, Amount] = {}
     at_most: dict[str, Amount] = {}
     fixes: dict[str, Text] = {}
+    assembly: dict[str, Annotated[int, Field(ge=0)]] | None = None
     times_ideal: Annotated[float, Field(ge=1, le=32)] | None = None
 
     @model_validator(mode="after")
@@ -176,6 +179,9 @@ class Check(_Strict):
         _known("at_least", self.at_least, counters)
         _known("at_most", self.at_most, list(RESOURCES) if self.id == "resources" else counters)
         _known("fixes", self.fixes, [*self.at_least, *self.at_most])
+        if self.assembly is not None and self.id != "resources":
+            raise ValueError("assembly belongs to the check 'resources' only")
+        _known("assembly", self.assembly or {}, list(MEASURES), "nvcc reports")
         moving = [name for name, most in self.at_most.items() if isinstance(most, str)]
         if moving and self.id == "resources":
             raise ValueError(f"at_most.{moving[0]}: a resource is bounded by a number")

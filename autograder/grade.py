@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder import __version__
+from autograder.assembly import NO_NVCC, Assembler, Assembly, find_nvcc
 from autograder.checks import CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
 from autograder.checks.synchronization import lints
 from autograder.course import Case, Exercise, Limits, Timing
@@ -40,7 +41,7 @@ class Settings:
     """How to grade. With `gpu`, the kernels run there and in the emulator; `measure` times them, too.
 
     `roots` come first on the import path of the trusted processes, `backend` is the module that drives the GPU (stand-ins
-    for tests).
+    for tests). `cache` is the folder that keeps what nvcc reported, None to keep nothing.
     """
 
     seed: int | None = None
@@ -49,6 +50,7 @@ class Settings:
     measure: bool = True
     roots: tuple[Path, ...] = ()
     backend: str = BACKEND
+    cache: Path | None = None
 
 
 @dataclass
@@ -90,7 +92,7 @@ class Session:
 def grade(
     exercise: Exercise, submission: Submission, limits: Limits, settings: Settings | None = None
 ) -> GradeReport:
-    """The report of one submission. Writes nothing outside of a private temporary folder.
+    """The report of one submission. Writes nothing outside of a private temporary folder and `settings.cache`.
 
     Raises:
         MachineError: no process can be started at all.
@@ -125,6 +127,7 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
     oracle = pump.start("oracle", "oracle_child", pump.private_folder("oracle"))
     machine = pump.start("machine", "machine_child", pump.private_folder("machine"), roots=settings.roots)
     side = _gpu_side(session, pump, settings)
+    assembler = _assembler(session, pump, settings)
     timings = list(session.exercise.timing) if side and side.timer else []
     more = [session.exercise.timed(timing).builder for timing in timings]
     builder = start_builder(pump, session.diagnosis, more)
@@ -142,8 +145,16 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
             session.printed = builder.tail[-_KEPT_OUTPUT:]
         if side:
             side.compile(graphs)
+        if assembler:
+            limits = session.limits
+            arch = session.exercise.arch
+            assembler.send(graphs[0], arch, limits.memory_mib, limits.run_seconds)
         lower(session, pump, machine, graphs)
         _run_cases(session, pump, machine, oracle, side)
+        if assembler:
+            started = time.perf_counter()
+            session.outcome.assembly = assembler.result(session.limits.run_seconds)
+            session.seconds["assembly"] = time.perf_counter() - started
         if side and timings and not session.outcome.run_failure:
             _measure(session, pump, machine, side, list(zip(timings, timed, strict=True)))
     except Stopped as stopped:
@@ -151,6 +162,23 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
             session.outcome.build_failure = stopped.failure
         else:
             session.outcome.run_failure = stopped.failure
+
+
+def _assembler(session: Session, pump: Pump, settings: Settings) -> Assembler | None:
+    """The process that asks nvcc, where the exercise wants it and the machine has one."""
+    check = session.exercise.check("resources")
+    if check is None or check.assembly is None:
+        return None
+    if settings.quick:
+        session.outcome.assembly = Assembly(reason="this is a quick grade")
+        return None
+    nvcc = find_nvcc()
+    if nvcc is None:
+        session.outcome.assembly = Assembly(reason=NO_NVCC)
+        return None
+    assembler = Assembler(pump, nvcc, settings.cache)
+    assembler.start()
+    return assembler
 
 
 def _gpu_side(session: Session, pump: Pump, settings: Settings) -> GpuSide | None:

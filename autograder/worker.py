@@ -22,6 +22,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         from autograder.course import load_course
         from autograder.gpu import choose, find_gpu
         from autograder.grade import Settings, grade
+        from autograder.progress import FOLDER
         from autograder.submission import from_cell, released_kernel
 
         root = Path(request["root"])
@@ -32,7 +33,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             request["source"], request["name"], request["cell"], exercise, request["answers"], released
         )
         gpu = choose("auto", exercise, find_gpu())
-        settings = Settings(seed=request["seed"], quick=request["quick"], gpu=gpu, measure=False)
+        cache = root / FOLDER / "assembly"
+        settings = Settings(seed=request["seed"], quick=request["quick"], gpu=gpu, measure=False, cache=cache)
         return {"report": grade(exercise, submission, course.limits, settings).model_dump(mode="json")}
     except AutogradeError as error:
         return {"error": str(error), "exit": error.exit_code}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autograder.amounts import evaluate
+from autograder.assembly import Assembly
 from autograder.course import Check, Exercise
 from autograder.diagnosis import Diagnosis, Failure
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
@@ -99,6 +100,7 @@ class Outcome:
     resources: dict[str, int] | None = None
     compiled: list[Compiled] = field(default_factory=list)
     planned: int = 0
+    assembly: Assembly | None = None
     layouts: list[dict[str, Any]] = field(default_factory=list)
     runs: list[CaseRun] = field(default_factory=list)
     tables: dict[str, Table] = field(default_factory=dict)
