@@ -63,6 +63,14 @@ GRADED = [
     "exercise_08/refill_of_this_tile",
     "exercise_08/ring_of_two",
     "exercise_08/smem_hoard",
+    "exercise_09/phase_never_flips",
+    "exercise_09/row_by_row",
+    "exercise_09/smem_hoard",
+    "exercise_09/tail_group",
+    "exercise_10/epilogue_column",
+    "exercise_10/idle_warpgroup",
+    "exercise_10/one_accumulator",
+    "exercise_10/states_start_anew",
 ]
 # From here on a grade has many problem sizes, and the first of them shows the mistake; but not these.
 QUICK_FROM, WHOLE = "exercise_06", {"exercise_08/first_loads_beyond_k"}
