@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from autograder import __version__
 from autograder.assembly import NO_NVCC, Assembler, Assembly, find_nvcc
 from autograder.checks import CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
 from autograder.checks.synchronization import lints
-from autograder.course import Case, Exercise, Limits, Timing
+from autograder.course import Builder, Case, Exercise, Limits, Timing
 from autograder.diagnosis import (
     Diagnosis,
     Stopped,
@@ -26,7 +27,7 @@ from autograder.diagnosis import (
 )
 from autograder.gpu import Gpu
 from autograder.on_gpu import BACKEND, GpuSide, explain, unmeasured
-from autograder.report.model import Evidence, Fault, GradeReport, Measured, Source
+from autograder.report.model import Evidence, Fault, GradeReport, Measured, ModelledTime, Source
 from autograder.runner.build import receive_more, receive_prim_funcs, start_builder
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, End, Pump
@@ -38,7 +39,7 @@ _KEPT_OUTPUT = 4000
 
 @dataclass(frozen=True)
 class Settings:
-    """How to grade. With `gpu`, the kernels run there and in the emulator; `measure` times them, too.
+    """How to grade. With `gpu`, the kernels run there and in the emulator; `measure` times them, too, there or by the model.
 
     `roots` come first on the import path of the trusted processes, `backend` is the module that drives the GPU (stand-ins
     for tests). `cache` is the folder that keeps what nvcc reported, None to keep nothing.
@@ -62,6 +63,7 @@ class Session:
     quick: bool
     gpu: Gpu | None = None
     measured: list[Measured] = field(default_factory=list)
+    modelled: list[ModelledTime] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     printed: str = ""
@@ -128,7 +130,8 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
     machine = pump.start("machine", "machine_child", pump.private_folder("machine"), roots=settings.roots)
     side = _gpu_side(session, pump, settings)
     assembler = _assembler(session, pump, settings)
-    timings = list(session.exercise.timing) if side and side.timer else []
+    modelling = side is None and settings.measure and not session.quick
+    timings = list(session.exercise.timing) if (side and side.timer) or modelling else []
     more = [session.exercise.timed(timing).builder for timing in timings]
     builder = start_builder(pump, session.diagnosis, more)
     pump.send(oracle, _plan(session))
@@ -150,7 +153,8 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
             arch = session.exercise.arch
             assembler.send(graphs[0], arch, limits.memory_mib, limits.run_seconds)
         lower(session, pump, machine, graphs)
-        _run_cases(session, pump, machine, oracle, side)
+        modelled = list(zip(timings, timed, strict=True)) if modelling else []
+        _run_cases(session, pump, machine, oracle, side, modelled)
         if assembler:
             started = time.perf_counter()
             session.outcome.assembly = assembler.result(session.limits.run_seconds)
@@ -280,11 +284,17 @@ def _most(one: dict[str, int] | None, other: dict[str, int]) -> dict[str, int]:
 
 
 def _run_cases(
-    session: Session, pump: Pump, machine: Child, oracle: Child, side: GpuSide | None = None
+    session: Session,
+    pump: Pump,
+    machine: Child,
+    oracle: Child,
+    side: GpuSide | None = None,
+    modelled: Sequence[tuple[Timing, bytes | str]] = (),
 ) -> None:
     """Every case: inputs from the oracle, launch on the machine, output to the oracle, verdict back.
 
-    Beside a GPU, the verdict on the output is the one on the GPU's, and everything else comes from the emulator.
+    Beside a GPU, the verdict on the output is the one on the GPU's, and everything else comes from the emulator. Without
+    one, the kernels of `modelled` are timed by the model once all cases have run.
     """
     limits = session.limits
     profile = any(session.exercise.check(kind) for kind in ("coalescing", "bank_conflicts"))
@@ -301,6 +311,7 @@ def _run_cases(
         outputs = _launch(session, pump, machine, oracle, expected)
         if side is not None:
             _launch_on_gpu(session, pump, oracle, side, raw_inputs, outputs, expected)
+        _model(session, pump, machine, modelled)
     except Stopped as early:  # what ran before it is still compared
         stopped = early
     if side is None:
@@ -310,8 +321,54 @@ def _run_cases(
     for run, place in expected:
         verdict = ask(session, pump, oracle, limits.start_seconds, "comparing the output")
         setattr(run, place, {k: v for k, v in verdict.header.items() if k not in ("stage", "case")})
+    if not all(run.correct for run in session.outcome.runs):
+        session.modelled.clear()  # how long a wrong kernel takes says nothing
     if stopped is not None:
         raise stopped
+
+
+def _model(
+    session: Session, pump: Pump, machine: Child, kernels: Sequence[tuple[Timing, bytes | str]]
+) -> None:
+    """The modelled time at the problem sizes of `timing`. What cannot be modelled is left out: no points depend on it."""
+    if not kernels:
+        return
+    started, index = time.perf_counter(), len(session.exercise.kernels)
+    seen: list[Builder] = []
+    for timing, graph in kernels:
+        kernel = session.exercise.timed(timing)
+        if (
+            isinstance(graph, str) or kernel.builder in seen
+        ):  # measured against several references, modelled once
+            continue
+        seen.append(kernel.builder)
+        try:
+            pump.send(machine, _kernel_request(session, kernel), graph)
+            answer = ask(
+                session, pump, machine, session.limits.run_seconds, "lowering the kernel for its model"
+            )
+            index += 1
+            if answer.stage == "refused":
+                continue
+            request = {"stage": "model", "kernel": index - 1, "clock_ghz": None, "intervals": False}
+            pump.send(machine, request)
+            answer = ask(session, pump, machine, session.limits.run_seconds, "modelling the kernel")
+        except Stopped:
+            return
+        if answer.stage == "modelled":
+            found = answer.header["modelled"]
+            session.modelled.append(
+                ModelledTime(
+                    builder=kernel.builder.name,
+                    params=dict(kernel.builder.params),
+                    tensor_core=found["busy"].get("tensor core"),
+                    **{name: found[name] for name in _MODELLED},
+                )
+            )
+    session.seconds["model"] = time.perf_counter() - started
+
+
+_MODELLED = ("device", "clock_ghz", "microseconds", "bytes_dram", "flops", "bottleneck")
 
 
 def _launch_on_gpu(
@@ -404,6 +461,7 @@ def _report(session: Session, next_step: str | None = None) -> GradeReport:
         checks=checks,
         judged_on=_judged_on(session, emulated),
         measured=session.measured,
+        modelled=session.modelled,
         notes=[
             *_beside(session, emulated),
             *coalescing.observations(outcome),

@@ -174,11 +174,40 @@ class Measured(_Model):
         )
 
 
+class ModelledTime(_Model):
+    """What the timing model says of a kernel at a problem size (docs/timing_model.md). No points depend on it.
+
+    `tensor_core` is the share of the time that the tensor core works, None for a kernel without MMAs.
+    """
+
+    builder: str
+    params: dict[str, int | str]
+    device: str
+    clock_ghz: float
+    microseconds: float
+    bytes_dram: int
+    flops: int
+    tensor_core: float | None = None
+    bottleneck: str
+
+    def sentence(self) -> str:
+        """One line for a reader: how long, how fast, and what holds it up."""
+        sizes = ", ".join(f"{name} = {value}" for name, value in self.params.items())
+        speed = f"{self.bytes_dram / self.microseconds / 1e6:.2f} TB/s"
+        if self.flops:
+            speed = f"{self.flops / self.microseconds / 1e6:.0f} TFLOPS"
+        return (
+            f"modelled on {self.device} at {self.clock_ghz:g} GHz: {self.builder}({sizes}) takes"
+            f" {self.microseconds:.1f} µs ({speed}). {self.bottleneck}"
+        )
+
+
 class GradeReport(_Model):
     """The result of one grade. Points are rounded to 1/100.
 
     `device` is where the output came from, its real name or `emulated sm_100a`. `judged_on` names, where a GPU ran the
-    kernel, the device behind each check; `measured` holds times of that GPU.
+    kernel, the device behind each check; `measured` holds times of that GPU, `modelled` those of the timing model
+    where no GPU was there: never both.
     """
 
     format: Literal["autograde-report"] = "autograde-report"
@@ -194,6 +223,7 @@ class GradeReport(_Model):
     checks: list[CheckResult]
     judged_on: dict[str, str] = {}
     measured: list[Measured] = []
+    modelled: list[ModelledTime] = []
     notes: list[Evidence] = []
     next_step: str = ""
     output: str = ""

@@ -57,10 +57,10 @@ def show(report: GradeReport, console: Console, plain: bool = False) -> None:
     _verdicts(report, page)
     for check in report.checks:
         _details(check, page)
-    if report.measured:
+    if report.measured or report.modelled:
         page.heading("speed, which costs no points")
-        for measured in report.measured:
-            page.line(measured.sentence(), indent=4, hang=2)
+        for time in [*report.measured, *report.modelled]:
+            page.line(time.sentence(), indent=4, hang=2)
     if report.notes:
         page.heading("notes that cost no points")
         _some(report.notes, page)

@@ -17,7 +17,8 @@ The channel carries {"stage": "ready"}, then one frame per request:
     outputs
     {"stage": "modelled", "modelled": {...}} + JSON of what warps and engines do when
 
-{"stage": "model", "kernel": index, "clock_ghz": number or null} asks for the last: a modelled launch, without data.
+{"stage": "model", "kernel": index, "clock_ghz": number or null, "intervals": bool} asks for the last: a modelled launch,
+without data.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def _model(
 
     arrays = [np.zeros(t["shape"], numpy_dtype(t["dtype"])) for t in tensors]
     try:
-        found = model(kernel, arrays, clock_ghz=request["clock_ghz"], intervals=True)
+        found = model(kernel, arrays, clock_ghz=request["clock_ghz"], intervals=request["intervals"])
     except emulator.EmulatorError as error:
         _answer(out, {"stage": "refused", **_describe(emulator, error)})
         return

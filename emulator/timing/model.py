@@ -188,10 +188,10 @@ def shared_memory_system(p: Parameters, active: int, loaded: int, stored: int, d
     """
     dram_clk = p.dram_tb_per_s * 1e3 / p.clock_ghz  # bytes per clock
     miss = min(1.0, max(0, dram - stored) / loaded) if loaded else 0.0
-    per_byte = max(1 / p.sm_bytes_per_clk, active / p.l2_bytes_per_clk, miss * active / dram_clk)
-    store = max(1 / p.sm_bytes_per_clk, active / p.l2_bytes_per_clk, active / dram_clk if stored else 0.0)
+    per_byte = max(1 / p.sm_bytes_per_clk, active / p.l2_bytes_per_clk)
     hit = (p.tma_latency_near + p.tma_latency_far) / 2 if active > 1 else p.tma_latency_near
-    return Memory(per_byte, store, (1 - miss) * hit + miss * p.tma_latency_dram, p.gmem_latency)
+    latency = (1 - miss) * hit + miss * p.tma_latency_dram
+    return Memory(per_byte, per_byte, latency, p.gmem_latency, active / dram_clk, miss, stored > p.l2_bytes)
 
 
 def _footprint(classes: list[Class], inputs: int) -> int:

@@ -38,12 +38,22 @@ class Interval:
 
 @dataclass
 class Memory:
-    """Bandwidth of one SM's share and latency of TMA loads."""
+    """One SM's share of L2 and DRAM, and latencies.
+
+    Attributes:
+        load_cycles_per_byte, store_cycles_per_byte: the way to and from L2.
+        tma_latency, gmem_latency: cycles from the start of a load to its bytes, without the time that their transfer takes.
+        dram_cycles_per_byte: misses and stores take turns on the way to DRAM. miss: share of the loaded bytes that goes there.
+        written_back: whether stores that are still under way to DRAM at the end count (they fill more than L2).
+    """
 
     load_cycles_per_byte: float
     store_cycles_per_byte: float
     tma_latency: float
     gmem_latency: float
+    dram_cycles_per_byte: float = 0.0
+    miss: float = 0.0
+    written_back: bool = False
 
 
 @dataclass
@@ -55,6 +65,7 @@ class _Sm:
     tma_store: float = 0.0
     load_path: float = 0.0
     store_path: float = 0.0
+    dram: float = 0.0
     tmem: float = 0.0
     smem: float = 0.0
     busy: dict[str, float] = field(default_factory=dict)
@@ -162,6 +173,8 @@ class Node:
         while heap:
             self.now, _, work = heapq.heappop(heap)
             work(self.now)
+        if self.memory.written_back:
+            self.now = max(self.now, *(sm.dram for sm in self.sms))
         busy = [sm.busy for sm in self.sms]
         return Simulated(self.now, self.intervals, busy, self.stalls, self.lifetimes, self.live)
 
@@ -294,11 +307,23 @@ class Node:
         start = max(issued, sm.tma_load)
         sm.tma_load = start + lines * p.tma_cycles_per_line
         self._engine(rank, "TMA load", start, sm.tma_load, site, f"{nbytes} bytes")
-        sm.load_path = max(start, sm.load_path) + nbytes * self.memory.load_cycles_per_byte
-        done = max(sm.tma_load, sm.load_path) + self.memory.tma_latency
+        done = max(sm.tma_load, self._fetched(sm, start, nbytes)) + self.memory.tma_latency
         for name, amount in targets:
             self._signal(strand.cluster, name, 0, -amount, done)
         return issued
+
+    def _fetched(self, sm: _Sm, start: float, nbytes: float) -> float:
+        """When the last of these bytes has passed L2 and, as far as they miss it, DRAM."""
+        m = self.memory
+        sm.load_path = max(start, sm.load_path) + nbytes * m.load_cycles_per_byte
+        sm.dram = max(start, sm.dram) + nbytes * m.miss * m.dram_cycles_per_byte
+        return max(sm.load_path, sm.dram)
+
+    def _stored(self, sm: _Sm, start: float, nbytes: float) -> float:
+        """When the last of these bytes is in L2; they go on to DRAM from there."""
+        sm.store_path = max(start, sm.store_path) + nbytes * self.memory.store_cycles_per_byte
+        sm.dram = max(start, sm.dram) + nbytes * self.memory.dram_cycles_per_byte
+        return sm.store_path
 
     def _store(self, strand: _Strand, time: float, e: Event) -> float:
         _, site, nbytes, lines = e
@@ -308,8 +333,7 @@ class Node:
         start = max(issued, sm.tma_store)
         sm.tma_store = start + lines * p.tma_cycles_per_line
         self._engine(rank, "TMA store", start, sm.tma_store, site, f"{nbytes} bytes")
-        sm.store_path = max(start, sm.store_path) + nbytes * self.memory.store_cycles_per_byte
-        read = max(sm.tma_store, sm.store_path) + p.tma_store_read
+        read = max(sm.tma_store, self._stored(sm, start, nbytes)) + p.tma_store_read
         strand.stores.append((read, read - p.tma_store_read + p.tma_store_latency))
         return issued
 
@@ -336,14 +360,11 @@ class Node:
         p, sm = self.p, self.sms[strand.trace.rank]
         if write:
             time = self._loaded(strand, time, site)
-            sm.store_path = max(time, sm.store_path) + 32 * sectors * self.memory.store_cycles_per_byte
-            return max(time + requests * p.issue, sm.store_path - 4000)  # stores queue up before they stall
+            done = self._stored(sm, time, 32 * sectors)
+            return max(time + requests * p.issue, done - 4000)  # stores queue up before they stall
         for _ in range(requests):
             time += p.issue
-            sm.load_path = (
-                max(time, sm.load_path) + 32 * sectors / requests * self.memory.load_cycles_per_byte
-            )
-            strand.loads.append(sm.load_path + self.memory.gmem_latency)
+            strand.loads.append(self._fetched(sm, time, 32 * sectors / requests) + self.memory.gmem_latency)
             if len(strand.loads) > p.gmem_in_flight:
                 arrived = strand.loads.popleft()
                 self._stall(strand, time, arrived, site, "global memory")
