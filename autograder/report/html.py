@@ -21,13 +21,7 @@ def fragment(report: GradeReport, only: str | None = None) -> str:
     checks = [check for check in report.checks if only in (None, check.id)]
     rows = "".join(_row(check) for check in checks)
     details = "".join(_details(check) for check in checks)
-    speed = (
-        ""
-        if only
-        else "".join(
-            f"<li>{escape(measured.sentence())}</li>" for measured in [*report.measured, *report.modelled]
-        )
-    )
+    speed = "" if only else "".join(f"<li>{escape(sentence)}</li>" for sentence in report.speed)
     speed = f"<p><b>speed, which costs no points</b></p><ul>{speed}</ul>" if speed else ""
     notes = "" if only else "".join(_evidence(note) for note in report.notes)
     notes = f"<p><b>notes that cost no points</b></p><ul>{notes}</ul>" if notes else ""

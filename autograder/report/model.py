@@ -231,6 +231,11 @@ class GradeReport(_Model):
     seconds: dict[str, float] = {}
 
     @property
+    def speed(self) -> list[str]:
+        """What was measured or modelled, in words."""
+        return [m.sentence() for m in self.measured] + [m.sentence() for m in self.modelled]
+
+    @property
     def faults(self) -> set[Fault]:
         return {check.fault for check in self.checks if check.fault is not None}
 

@@ -57,10 +57,10 @@ def show(report: GradeReport, console: Console, plain: bool = False) -> None:
     _verdicts(report, page)
     for check in report.checks:
         _details(check, page)
-    if report.measured or report.modelled:
+    if report.speed:
         page.heading("speed, which costs no points")
-        for time in [*report.measured, *report.modelled]:
-            page.line(time.sentence(), indent=4, hang=2)
+        for sentence in report.speed:
+            page.line(sentence, indent=4, hang=2)
     if report.notes:
         page.heading("notes that cost no points")
         _some(report.notes, page)
