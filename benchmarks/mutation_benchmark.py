@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import queue
+import re
 import sys
 import threading
 import time
@@ -37,6 +38,20 @@ from mutation.runner import SCHEDULES, Outcome, Workers  # noqa: E402
 from mutation.subjects import SUBJECTS  # noqa: E402
 
 Results = list[tuple[Mutant, Outcome]]
+
+# What a report must speak of, where a mistake is a mistake in one concept.
+CONCEPTS = {
+    "drop_wait": r"\bwait",
+    "drop_sync": r"cta_sync|cluster_sync|warp_sync|bar\.warp\.sync|cluster barrier|named barrier|\bbarrier",
+    "drop_fence": r"fence",
+    "drop_arrive": r"arriv|signal|announce|expect_tx",
+    "drop_commit": r"commit",
+    "drop_advance": r"phase|parity|stage",
+    "flip_phase": r"phase|parity",
+    "change_count": r"arrival|count|threads|wait_group",
+    "change_bytes": r"bytes",
+    "change_stage": r"stage|phase|parity",
+}
 ALARM_SEEDS = 30
 
 
@@ -111,6 +126,20 @@ class Summary:
         return (100 * hits / pairs, 100 * firsts / pairs) if pairs else (0.0, 0.0)
 
     @property
+    def explained(self) -> Results:
+        """Reported mutants of :data:`CONCEPTS`."""
+        return [(m, o) for m, o in self.reported if m.operator in CONCEPTS]
+
+    @property
+    def unexplained(self) -> Results:
+        """Those of them with no report that speaks of the concept."""
+        return [
+            (m, o)
+            for m, o in self.explained
+            if not any(re.search(CONCEPTS[m.operator], f"{r.message} {r.fix}") for r in o.strong)
+        ]
+
+    @property
     def named(self) -> int:
         """Reported mutants with a report on a line of the changed statement itself."""
         return sum(any(m.changed & set(r.lines) for r in o.strong) for m, o in self.reported)
@@ -163,6 +192,8 @@ def report(results: Results, alarms: dict[str, Outcome], command: str, seconds: 
         f"* right line in a report: {share(len(s.located), len(s.reported))}, {chance:.0f} % by chance; in the first "
         f"report: {share(len(s.first), len(s.reported))}, {chance_first:.0f} % by chance; on the changed statement "
         f"itself: {share(s.named, len(s.reported))}",
+        f"* names the concept (operators that change one concept): "
+        f"{share(len(s.explained) - len(s.unexplained), len(s.explained))}",
         f"* false alarms: {strong} errors, races or wrong outputs and {lints} lints in {alarm_runs} runs of the "
         "unchanged kernels",
         "",
@@ -183,6 +214,10 @@ def report(results: Results, alarms: dict[str, Outcome], command: str, seconds: 
     missed = [m for m, o in s.reported if not o.located(m)]
     if missed:
         lines += ["", "Reported on other lines:", ""] + [f"* {m.id}, line {m.line}" for m in missed]
+    if s.unexplained:
+        lines += ["", "Reported without the concept:", ""] + [
+            f"* {m.id}, line {m.line}" for m, _ in s.unexplained
+        ]
     if s.equivalent:
         lines += ["", "Equivalent:", ""]
         why: dict[str, list[str]] = {}
