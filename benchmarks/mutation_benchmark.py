@@ -201,7 +201,7 @@ def report(results: Results, alarms: dict[str, Outcome], command: str, seconds: 
         "",
         *table("operator", grouped(results, lambda m: m.operator)),
         "",
-        "| schedule | mistakes that it alone catches |",
+        "| schedule | mistakes caught under it |",
         "|---|---|",
     ]
     by_schedule = Counter(name for _, o in s.caught for name in o.caught_by)
@@ -210,13 +210,13 @@ def report(results: Results, alarms: dict[str, Outcome], command: str, seconds: 
         lines.append(f"| {name} | {share(by_schedule[name], len(s.mistakes))} |")
     for title, part in (("Escaped", s.escaped), ("Crashed the emulator", s.crashed)):
         if part:
-            lines += ["", f"{title}:", ""] + [f"* {m.id}, line {m.line}" for m, _ in part]
+            lines += ["", f"{title}:", ""] + [f"* `{m.id}`, line {m.line}" for m, _ in part]
     missed = [m for m, o in s.reported if not o.located(m)]
     if missed:
-        lines += ["", "Reported on other lines:", ""] + [f"* {m.id}, line {m.line}" for m in missed]
+        lines += ["", "Reported on other lines:", ""] + [f"* `{m.id}`, line {m.line}" for m in missed]
     if s.unexplained:
         lines += ["", "Reported without the concept:", ""] + [
-            f"* {m.id}, line {m.line}" for m, _ in s.unexplained
+            f"* `{m.id}`, line {m.line}" for m, _ in s.unexplained
         ]
     if s.equivalent:
         lines += ["", "Equivalent:", ""]
@@ -224,7 +224,7 @@ def report(results: Results, alarms: dict[str, Outcome], command: str, seconds: 
         for m, _ in s.equivalent:
             why.setdefault(str(reason(m)), []).append(m.id)
         for text, ids in why.items():
-            lines += [f"* {text}", *(f"  * {i}" for i in ids)]
+            lines += [f"* {text}", *(f"  * `{i}`" for i in ids)]
     return "\n".join(lines) + "\n"
 
 
