@@ -8,6 +8,8 @@
    GEMM with TMA" and "Scaling GEMM with Warp Specialization and Clusters"): 4096 cubed, fp16. Their structure (tiles, stages, roles, what
    waits for what) is written down here as events; nothing was fitted to their times. Their clock is not stated; 1.54 GHz is the
    base clock that a profile in the same book's appendix implies.
+3. The exercises that run on an H200, measured there for this course (tests/hardware/exercises.json) and modelled with the parameters of
+   an H200 at the clock of the measurement. One parameter, how many plain loads a warp has in flight, was fitted to exercise_01's GEMM.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import importlib.util
+import json
 import math
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +32,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from emulator.timing.model import shared_memory_system  # noqa: E402
+from emulator.timing.model import model, shared_memory_system  # noqa: E402
 from emulator.timing.parameters import Parameters, load  # noqa: E402
 from emulator.timing.record import ClusterTrace, Event, StrandTrace  # noqa: E402
 from emulator.timing.simulate import Memory, Node  # noqa: E402
@@ -290,6 +295,80 @@ def book(p: Parameters, size: int = 4096) -> list[tuple[str, float, float]]:
     return out
 
 
+# ---------------------------------------------------------------------------------------------- the exercises on an H200
+
+
+def kernel_cell(exercise: str) -> str:
+    """The solution's source."""
+    notebook = json.loads(
+        (HERE.parent / "solutions" / exercise / f"{exercise}.ipynb").read_text(encoding="utf-8")
+    )
+    cells = notebook["cells"]
+    return "".join(
+        next(c for c in cells if c["metadata"].get("nbgrader", {}).get("grade_id") == "kernel")["source"]
+    )
+
+
+def built(source: str, builder: str, params: dict[str, int]) -> Any:
+    """What the builder in a source returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.py"
+        path.write_text(source, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("timed_kernel", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return getattr(module, builder)(**params)
+
+
+def on_h200(exercises: tuple[str, ...] = ("exercise",)) -> list[tuple[str, float, float]]:
+    """(what, measured, modelled microseconds) of each solution and size that was measured.
+
+    ``exercises``: beginnings of names; default: all.
+    """
+    import numpy as np
+
+    import emulator
+
+    measured = json.loads(
+        (HERE.parent / "tests" / "hardware" / "exercises.json").read_text(encoding="utf-8")
+    )["measured"]
+    found: dict[str, list[float]] = {}
+    kernels: dict[str, tuple[str, str, dict[str, int]]] = {}
+    for row in measured:
+        name, result = row["name"], row.get("measured")
+        if not result or result["kernel_us"] is None or "more work" in name or "PyTorch" in name:
+            continue
+        exercise = row["exercise"]
+        if not exercise.startswith(exercises):
+            continue
+        source = kernel_cell(exercise)
+        name = (
+            f"{exercise}, {result['builder']}({', '.join(f'{k} = {v}' for k, v in result['params'].items())})"
+        )
+        if "tiles per CTA" in row["name"]:
+            span = row["name"].split(", ")[1].split()[0]
+            source = source.replace("SPAN = 16", f"SPAN = {span}")
+            name += f", {span} tiles per CTA"
+        found.setdefault(name, []).append(result["kernel_us"])
+        kernels[name] = (source, result["builder"], result["params"])
+    out = []
+    for name, times in found.items():
+        kernel = emulator.compile(built(*kernels[name]), arch="sm_90a")
+        modelled = model(kernel, [np.zeros(shape, dtype) for shape, dtype in tensors(*kernels[name][1:])])
+        out.append((name, statistics.median(times), modelled.microseconds))
+    return out
+
+
+def tensors(builder: str, p: dict[str, int]) -> list[tuple[tuple[int, ...], str]]:
+    """Shapes and dtypes of the exercises that run on an H200."""
+    if builder == "build_add":
+        return [((p["N"],), "float32")] * 3
+    if builder == "build_gemm":
+        return [((p["M"], p["K"]), "float16"), ((p["K"], p["N"]), "float16"), ((p["M"], p["N"]), "float32")]
+    return [((p["M"], p["N"]), "float16"), ((p["N"], p["M"]), "float16")]
+
+
 # ---------------------------------------------------------------------------------------------- the report
 
 
@@ -309,6 +388,16 @@ def report(p: Parameters) -> str:
         "|---|---:|---:|---:|",
     ]
     for name, measured, modelled in book(p.with_values(clock_ghz=CLOCK_OF_THE_BOOK)):
+        lines.append(
+            f"| {name} | {measured:.1f} us | {modelled:.1f} us | {100 * (modelled / measured - 1):+.1f} % |"
+        )
+    h200 = load("sm_90a")
+    lines += [
+        "",
+        f"| exercise on an H200 | measured at {h200.clock_ghz:g} GHz | modelled | difference |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, measured, modelled in on_h200():
         lines.append(
             f"| {name} | {measured:.1f} us | {modelled:.1f} us | {100 * (modelled / measured - 1):+.1f} % |"
         )

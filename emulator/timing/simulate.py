@@ -119,6 +119,7 @@ class _Strand:
     tmem_done: float = 0.0
     tmem_registers: float = 0.0
     loads: deque[float] = field(default_factory=deque)
+    left: int = 0  # requests of the current event
     stores: list[tuple[float, float]] = field(default_factory=list)  # of the open group: read, written
     groups: list[tuple[float, float]] = field(default_factory=list)
     cluster_generation: int = 0
@@ -355,30 +356,40 @@ class Node:
             return None  # type: ignore[return-value]
         return time + self.p.issue
 
-    def _gmem(self, strand: _Strand, time: float, e: Event) -> float:
+    def _gmem(self, strand: _Strand, time: float, e: Event) -> float | None:
         _, site, requests, sectors, write = e
         p, sm = self.p, self.sms[strand.trace.rank]
         if write:
-            time = self._loaded(strand, time, site)
+            if self._awaits_loads(strand, time, site):
+                return None
             done = self._stored(sm, time, 32 * sectors)
             return max(time + requests * p.issue, done - 4000)  # stores queue up before they stall
-        for _ in range(requests):
+        strand.left = strand.left or requests
+        while strand.left:
+            if len(strand.loads) >= p.gmem_in_flight:
+                if strand.loads[0] > time:
+                    self._again(strand, time, strand.loads[0], site)
+                    return None
+                strand.loads.popleft()
             time += p.issue
             strand.loads.append(self._fetched(sm, time, 32 * sectors / requests) + self.memory.gmem_latency)
-            if len(strand.loads) > p.gmem_in_flight:
-                arrived = strand.loads.popleft()
-                self._stall(strand, time, arrived, site, "global memory")
-                time = max(time, arrived)
+            strand.left -= 1
         return time
 
-    def _loaded(self, strand: _Strand, time: float, site: int) -> float:
-        """When the strand's plain loads have arrived."""
-        if strand.loads:
-            done = max(time, *strand.loads)
-            strand.loads.clear()
-            self._stall(strand, time, done, site, "global memory")
-            return done
-        return time
+    def _awaits_loads(self, strand: _Strand, time: float, site: int) -> bool:
+        """Whether the strand first has to wait for its plain loads; if so, it comes back to this event."""
+        done = max(strand.loads, default=time)
+        if done > time:
+            self._again(strand, time, done, site)
+            return True
+        strand.loads.clear()
+        return False
+
+    def _again(self, strand: _Strand, time: float, then: float, site: int) -> None:
+        """Wait for plain loads until ``then``, and do the current event at that time, not ahead of other warps' work."""
+        strand.at -= 1
+        self._block(strand, time, site, "global memory")
+        self.at(then, self._resume(strand))
 
     def _stall(self, strand: _Strand, start: float, end: float, site: int, what: str) -> None:
         """A wait whose end is known."""
@@ -388,10 +399,11 @@ class Node:
             if self.keep:
                 self._interval(strand, start, end, "wait", site, what)
 
-    def _smem(self, strand: _Strand, time: float, e: Event) -> float:
+    def _smem(self, strand: _Strand, time: float, e: Event) -> float | None:
         _, site, requests, wavefronts, write = e
         p, sm = self.p, self.sms[strand.trace.rank]
-        time = self._loaded(strand, time, site)
+        if self._awaits_loads(strand, time, site):
+            return None
         start = max(time, sm.smem)
         sm.smem = start + wavefronts
         return max(time + requests * p.issue, sm.smem) + (0 if write else p.smem_latency)
@@ -444,11 +456,12 @@ class Node:
 
     def _bar(self, strand: _Strand, time: float, e: Event) -> float | None:
         _, site, index, warps, threads, sync = e
+        if self._awaits_loads(strand, time, site):
+            return None
         cluster, rank = strand.cluster, strand.trace.rank
         cta = cluster.ctas[rank]
         named = cta.named.setdefault(index, _Named())
         named.arrived += 32 * warps
-        time = self._loaded(strand, time, site)
         if sync:
             named.waiters.append(strand)
             self._block(
