@@ -357,31 +357,32 @@ def read_answers(source: str) -> tuple[Answers, str]:
         line = getattr(error, "lineno", None)
         return {}, f"line {line}: {getattr(error, 'msg', error)}" if line else str(error)
     answers: Answers = {}
-    try:
-        for statement in tree.body:
-            if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
-                continue
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for target in targets:
-                _assign(answers, target, statement.value)
-    except _NotLiteral as error:
-        return answers, str(error)
-    return answers, ""
+    problems: list[str] = []
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            _assign(answers, target, statement.value, problems)
+    return answers, "; ".join(problems[:3])
 
 
 class _NotLiteral(Exception):
     """An answer is not a plain value."""
 
 
-def _assign(answers: Answers, target: ast.expr, value: ast.expr) -> None:
+def _assign(answers: Answers, target: ast.expr, value: ast.expr, problems: list[str]) -> None:
+    """Take over what can be read of one assignment; the rest counts as unanswered and is told in `problems`."""
     if isinstance(target, ast.Name) and target.id == "answers":
         if not isinstance(value, ast.Dict):
-            raise _NotLiteral(f"line {value.lineno}: answers must be a dict such as {{'q1': 128}}")
+            problems.append(f"line {value.lineno}: answers must be a dict such as {{'q1': 128}}")
+            return
         answers.clear()
         for key, entry in zip(value.keys, value.values, strict=True):
-            if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
-                raise _NotLiteral(f"line {value.lineno}: the keys of answers are question names such as 'q1'")
-            answers[key.value] = _value(entry)
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                answers[key.value] = _readable(entry, problems)
+            else:
+                problems.append(f"line {value.lineno}: the keys of answers are question names such as 'q1'")
     elif (
         isinstance(target, ast.Subscript)
         and isinstance(target.value, ast.Name)
@@ -389,7 +390,15 @@ def _assign(answers: Answers, target: ast.expr, value: ast.expr) -> None:
         and isinstance(target.slice, ast.Constant)
         and isinstance(target.slice.value, str)
     ):
-        answers[target.slice.value] = _value(value)
+        answers[target.slice.value] = _readable(value, problems)
+
+
+def _readable(node: ast.expr, problems: list[str]) -> Any:
+    try:
+        return _value(node)
+    except _NotLiteral as error:
+        problems.append(str(error))
+        return None
 
 
 def _value(node: ast.expr) -> Any:

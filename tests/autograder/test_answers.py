@@ -86,3 +86,17 @@ def test_answers_that_are_not_plain_values(text: str) -> None:
 def test_reading_answers_never_raises(text: str) -> None:
     read_answers(text)
     read_answers(f"answers = {{'q1': {text}}}")
+
+
+@pytest.mark.parametrize("bad", ["q", "f(1)", "[1]", "1 if x else 2", "b'1'"])
+@pytest.mark.parametrize("place", ["q1", "q2", "q3"])
+def test_one_unreadable_answer_spoils_no_other(bad: str, place: str) -> None:
+    """Wherever it stands, in the dict or in an assignment of its own."""
+    right = {"q1": 1, "q2": 2, "q3": 3}
+    want = {**right, place: None}
+    entries = ", ".join(f"'{q}': {bad if q == place else value}" for q, value in right.items())
+    lines = "\n".join(f"answers['{q}'] = {bad if q == place else value}" for q, value in right.items())
+    for text in (f"answers = {{{entries}}}", f"answers = {{}}\n{lines}"):
+        answers, problem = read_answers(text)
+        assert answers == want
+        assert bad[:3].replace('"', "'") in problem and "write the answer as a number or text" in problem
