@@ -299,12 +299,11 @@ def _diagnose(error: BaseException) -> tuple[str, SourceLocation | None]:
     if _LAST_DISPATCH:
         location, op, inner = _LAST_DISPATCH[-1]
         return f"TVM cannot lower `{op.rsplit('.', 1)[-1]}` here: {_dispatch_reasons(str(inner))}", location
-    lines = [ln for ln in text.splitlines() if ln.strip()]
-    message = next(
-        (ln for ln in reversed(lines) if "Error" in ln or "Check failed" in ln),
-        lines[-1] if lines else type(error).__name__,
-    )
-    return f"TVM rejected the kernel: {message.strip()}", location
+    reason = text.split("Error in pass:")[0]  # what follows prints the program
+    lines = [ln for ln in reason.splitlines() if ln.strip()] or [type(error).__name__]
+    message = next((ln for ln in reversed(lines) if "Error" in ln or "Check failed" in ln), lines[-1])
+    message = re.sub(r"^.*?Check failed: .*? is false: ", "", message.strip())
+    return f"TVM rejected the kernel: {re.sub(r'^[A-Z][A-Za-z]*Error: ', '', message)}", location
 
 
 def lower(func: Any, arch: str = "sm_100a") -> Lowered:

@@ -442,3 +442,19 @@ def test_no_public_name_is_a_module():
     package = Path(emulator.__file__).parent
     modules = {path.stem for path in package.glob("*.py")} | {path.name for path in package.iterdir()}
     assert not modules & set(emulator.__all__)
+
+
+def test_tvms_reason_is_told():
+    """A pass that fails prints its reason, its name and the whole program: the reason is what helps."""
+
+    @T.prim_func
+    def no_threads(D: T.Buffer((32,), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        lane = T.lane_id([32])
+        D[lane] = T.float32(1)
+
+    with pytest.raises(
+        emulator.LoweringError, match="TVM rejected the kernel: kernel has no thread launch parameters"
+    ):
+        emulator.compile(no_threads)
