@@ -1,7 +1,8 @@
 """What overlaps with what in a launch under schedule ``late``: the observables of :mod:`emulator.counters`.
 
-An operation runs from its issue to its completion. ``late`` lets it complete only when no strand can run, oldest first,
-so what runs together here can run together on the GPU, and nothing that the program waits for in between can.
+An operation runs from its issue to its completion. ``late`` lets it complete only when no strand can run, oldest first.
+So what runs together here may run together on the GPU, and where the program waits for one operation before it issues
+another, the two never do.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One row per stage of SMEM shows when its K tile is being loaded and when the tensor core reads it; one row per group of
 warps shows what it waits for. Positions are places in a sequence of events, never times: an operation begins where it
-is issued and ends where schedule `late` completes it, which is as late as the program's own waits allow.
+is issued and ends where schedule `late` completes it: when no warp can go on without it, the oldest first.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Measured(_Model):
     """
 
     builder: str
-    params: dict[str, int]
+    params: dict[str, int | str]
     reference: str
     device: str
     verdict: Literal["fast", "slow", "inconclusive", "error"]
