@@ -185,6 +185,8 @@ class Executable:
         return lambda *args: self._launch(name, args)
 
     def get_function(self, name: str, query_imports: bool = True) -> Any:
+        if name.startswith("__tvm"):  # helpers of TVM's CUDA module
+            raise AttributeError(name)
         return self[name]
 
     @property

@@ -12,8 +12,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import tirx_deepgemm
 import torch
 import torch.nn.functional as F
+from tirx_numbers import from_ue8m0, pack_fp4, to_e2m1, ue8m0
 
 SMALL: dict[str, dict[str, Any]] = {
     "rmsnorm": {"hidden_size": 4096, "batch_size": 4},
@@ -144,25 +146,6 @@ def _norm_module(public: Any, norm: Any) -> None:
 
 # --------------------------------------------------------------------------------------------------------- quantization
 
-_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-
-
-def to_e2m1(x: Any) -> Any:
-    """4-bit codes (uint8), round to nearest even, saturating."""
-    magnitude = x.float().abs().clamp(max=6.0)
-    distance = (magnitude[..., None] - _E2M1).abs()
-    best = distance.min(-1, keepdim=True).values
-    ties = distance == best
-    even = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
-    code = (ties.float() * 2 - ties.float() * even).argmax(-1)
-    return (code | (torch.signbit(x.float()).long() << 3)).to(torch.uint8)
-
-
-def pack_fp4(codes: Any) -> Any:
-    """Two codes a byte, the first in the low half."""
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
-
-
 def swizzle_scales(scales: Any, layout: str) -> Any:
     """Scale bytes [rows, blocks] in the layout of the tensor core (128x4 atoms, or 8x4), zero padded; "linear": unchanged."""
     if layout == "linear":
@@ -194,17 +177,6 @@ def nvfp4(x: Any, global_scale: Any) -> tuple[Any, Any]:
     )
     inverse = torch.where(scale.float() == 0, 0.0, 1.0 / (scale.float() * (1.0 / float(global_scale))))
     return pack_fp4(to_e2m1(blocks * inverse[..., None]).reshape(x.shape[0], -1)), scale.view(torch.uint8)
-
-
-def ue8m0(x: Any) -> Any:
-    """Exponent bytes of the smallest power of two that is not below x."""
-    bits = x.float().view(torch.int32)
-    exponent = (bits >> 23) & 0xFF
-    return (exponent + ((bits & 0x7FFFFF) != 0).int()).clamp(max=254).to(torch.uint8)
-
-
-def from_ue8m0(code: Any) -> Any:
-    return torch.exp2(code.float() - 127)
 
 
 def mxfp8(x: Any) -> tuple[Any, Any]:
@@ -362,82 +334,6 @@ def selective_state_update(
     return result[:, 0] if single and out is None else out if out is not None else result
 
 
-# --------------------------------------------------------------------------------------------------------- DeepGEMM
-
-
-def _align(x: int, to: int) -> int:
-    return -(-x // to) * to
-
-
-def _cast_fp8(x: Any, block_rows: int, gran_k: int) -> tuple[Any, Any]:
-    """(e4m3 values, power-of-two scales) of blocks of ``block_rows`` x ``gran_k``."""
-    m, k = x.shape
-    padded = torch.zeros(_align(m, block_rows), _align(k, gran_k))
-    padded[:m, :k] = x.float()
-    blocks = padded.view(padded.shape[0] // block_rows, block_rows, padded.shape[1] // gran_k, gran_k)
-    scale = from_ue8m0(ue8m0(blocks.abs().amax((1, 3)).clamp(min=1e-4) / 448.0))
-    values = (
-        (blocks / scale[:, None, :, None])
-        .to(torch.float8_e4m3fn)
-        .view(torch.uint8)
-        .view(padded.shape)[:m, :k]
-    )
-    return values.contiguous().view(torch.float8_e4m3fn), scale
-
-
-def per_token_cast_to_fp8(x: Any, use_ue8m0: bool = True, gran_k: int = 128, **_: Any) -> tuple[Any, Any]:
-    return _cast_fp8(x, 1, gran_k)
-
-
-def per_block_cast_to_fp8(x: Any, use_ue8m0: bool = True, gran_k: int = 128, **_: Any) -> tuple[Any, Any]:
-    return _cast_fp8(x, gran_k, gran_k)
-
-
-def per_channel_cast_to_fp8(x: Any, use_ue8m0: bool = True, gran_k: int = 128, **_: Any) -> tuple[Any, Any]:
-    values, scale = _cast_fp8(x.T.contiguous(), 1, gran_k)
-    return values.view(torch.uint8).T.contiguous().view(torch.float8_e4m3fn), scale.T.contiguous()
-
-
-def transform_sf(sf: Any, mn: int, k: int, recipe: Any = None, num_groups: Any = None, **_: Any) -> Any:
-    """Scales as exponent bytes, four along k in an int32, mn contiguous and padded to 16 bytes."""
-    gran_mn, gran_k = recipe[-2], recipe[-1]
-    grouped = sf if num_groups is not None or sf.dim() == 3 else sf[None]
-    rows = torch.arange(mn) // gran_mn
-    expanded = grouped.float().index_select(1, rows)
-    codes = ((expanded.contiguous().view(torch.int32) >> 23) & 0xFF).to(torch.uint8)
-    words = _align(codes.shape[2], 4) // 4
-    padded = torch.zeros(codes.shape[0], mn, words * 4, dtype=torch.uint8)
-    padded[:, :, : codes.shape[2]] = codes
-    packed = padded.view(torch.int32)
-    pitch = _align(mn, 4)
-    out = torch.zeros(codes.shape[0], words, pitch, dtype=torch.int32).transpose(1, 2)[:, :mn]
-    out.copy_(packed)
-    _SCALES[out.data_ptr()] = expanded, gran_k
-    return out if sf.dim() == 3 else out[0]
-
-
-_SCALES: dict[int, tuple[Any, int]] = {}
-
-
-def _dequantize(pair: tuple[Any, Any]) -> Any:
-    values, sf = pair
-    expanded, gran_k = _SCALES[sf.data_ptr()]
-    full = expanded.repeat_interleave(gran_k, 2)[:, :, : values.shape[-1]]
-    return values.float() * (full if values.dim() == 3 else full[0])
-
-
-def fp8_gemm_nt(a: Any, b: Any, d: Any, c: Any = None, **_: Any) -> None:
-    value = _dequantize(a) @ _dequantize(b).transpose(-1, -2)
-    d.copy_((value + (c.float() if c is not None else 0)).to(d.dtype))
-
-
-def per_custom_dims_cast_to_fp8(x: Any, dims: tuple[int, ...], use_ue8m0: bool) -> tuple[Any, Any]:
-    """e4m3 values and float32 scales, one scale per index of ``dims``."""
-    reduce = tuple(i for i in range(x.dim()) if i not in dims)
-    scale = x.float().abs().amax(reduce, keepdim=True).clamp(min=1e-4) / 448.0
-    return (x.float() / scale).to(torch.float8_e4m3fn), scale.squeeze()
-
-
 # --------------------------------------------------------------------------------------------------------- selection
 
 
@@ -495,6 +391,9 @@ OWN_REFERENCE: dict[str, tuple[str, Callable[..., Any]]] = {
         lambda data: (data["reference_d"], data["reference_sqr"]),
     ),
     "deepgemm_sm100_fp8_mqa_logits": ("_run_deepgemm_mqa", lambda data, clean_logits: data["reference"]),
+    "deepgemm_sm100_fp4_mqa_logits": ("_run_deepgemm_mqa", lambda data, clean_logits: data["reference"]),
+    "deepgemm_sm100_fp8_paged_mqa_logits": ("_run_deepgemm_paged_mqa", lambda data, clean_logits: data["reference"]),
+    "deepgemm_sm100_fp4_paged_mqa_logits": ("_run_deepgemm_paged_mqa", lambda data, clean_logits: data["reference"]),
     "radix_topk_multi_cta": ("run_reference", top_k),
     "radix_topk_single_cta": ("run_reference", top_k),
     "filtered_topk": ("run_reference", top_k),
@@ -538,18 +437,6 @@ def install(name: str, module: Any) -> None:
     _module("flashinfer.mamba").selective_state_update = selective_state_update
     interface = _module("flash_attn.cute.interface")
     interface._flash_attn_fwd, interface._flash_attn_bwd = attention, attention_backward
-    deep_gemm = _module("deep_gemm")
-    casts = _module("deep_gemm.utils.math")
-    casts.per_token_cast_to_fp8, casts.per_block_cast_to_fp8, casts.per_channel_cast_to_fp8 = (
-        per_token_cast_to_fp8,
-        per_block_cast_to_fp8,
-        per_channel_cast_to_fp8,
-    )
-    casts.ceil_div, casts.align = lambda a, b: -(-a // b), _align
-    deep_gemm.transform_sf_into_required_layout = transform_sf
-    deep_gemm.set_mk_alignment_for_contiguous_layout = lambda n: None
-    deep_gemm.fp8_fp4_gemm_nt = deep_gemm.fp8_gemm_nt = fp8_gemm_nt
-    deep_gemm.get_num_sms = lambda: 148
-    deep_gemm.utils.per_custom_dims_cast_to_fp8 = per_custom_dims_cast_to_fp8
+    tirx_deepgemm.install(_module("deep_gemm"), _module("deep_gemm.utils.math"))
     if name in OWN_REFERENCE:
         setattr(module, *OWN_REFERENCE[name])

@@ -142,12 +142,13 @@ class BarrierOrder:
         visible, async_visible: warps whose (asynchronous) uses were checked against the init, as bits.
         fenced_for: warps that learnt of the fenced init through barrier.cluster, as bits.
         arriver: the only warp that arrived in this phase, -1 nobody yet, -2 several or a commit.
+        committer: queue of the tcgen05.commit that is the only arrival of this phase, if it is one.
         arrive_sites: latest arrive statement of each warp. last_site: of anybody, commits included.
         waits: per warp (completed phases that its latest wait proved, its time then, statement).
     """
 
     __slots__ = (
-        "arrive_sites", "arriver", "async_visible", "cl", "col", "completed", "cta", "fence_epoch", "fenced_for", "foreign",
+        "arrive_sites", "arriver", "async_visible", "cl", "col", "committer", "completed", "cta", "fence_epoch", "fenced_for", "foreign",
         "history", "init_epoch", "init_site", "init_warp", "last_site", "offset", "pending", "visible",
         "waits",
     )  # fmt: skip
@@ -171,6 +172,7 @@ class BarrierOrder:
         self.fenced_for = 0
         self.foreign: dict[Any, Clock] | None = None
         self.arriver = -1
+        self.committer: Queue | None = None
         self.arrive_sites: dict[int, int] = {}
         self.last_site = site
         self.waits: dict[int, tuple[int, int, int]] = {}
@@ -186,10 +188,11 @@ class Queue:
         col: clock column of their completion. col2: of the second completion (bulk stores: writes made).
         epoch: number of the open batch. open: whether it has operations.
         groups: last batch of every group. commits: (last batch, barrier, phase) of the latest commits.
+        landed: phases that commits of this queue have completed alone, by the barrier's clock column.
         event: the latest event, reused while nothing distinguishes the next one from it.
     """
 
-    __slots__ = ("col", "col2", "commits", "epoch", "event", "groups", "open")
+    __slots__ = ("col", "col2", "commits", "epoch", "event", "groups", "landed", "open")
 
     def __init__(self, col: int, col2: int = -1) -> None:
         self.col = col
@@ -198,6 +201,7 @@ class Queue:
         self.open = False
         self.groups: list[int] = []
         self.commits: deque[tuple[int, BarrierOrder, int]] = deque(maxlen=64)
+        self.landed: dict[int, int] = {}
         self.event: Event | None = None
 
     def issue(self, cl: ClusterOrder, w: int, kind: Kind, site: int) -> Event:

@@ -12,6 +12,8 @@ How it works
       done.
     * An asynchronous access is recorded when it is *issued*, and checked with the clock of its issuer at that
       time. It stays in flight until somebody waits for it.
+    * The commits of one thread arrive in their order ("tcgen05 pipelined instructions"): who acquires a phase that a
+      commit completed knows of all phases that earlier commits of that thread completed.
     * A successful wait acquires only what it proves. With k phases known to have completed, a wait for parity
       q proves one more phase when (k & 1) == q and nothing otherwise, however far the barrier has run ahead
       in this schedule. This is what makes a wrong phase visible in every schedule.
@@ -566,6 +568,7 @@ class ClusterOrder:
             self._use_barrier(w, bar, site, "tcgen05.commit", asynchronous=True)
             queue.commits.append((batch, bar, bar.completed))
             bar.last_site = site
+            bar.committer = queue if bar.arriver == -1 else None
             if not deferred:
                 self.commit_landed(carried, bar, w)
         self._tick(w)
@@ -794,6 +797,7 @@ class ClusterOrder:
                 self._tick(w)
             bar.arriver = w if bar.arriver in (-1, w) else -2
             bar.arrive_sites[w] = site
+        bar.committer = None
         bar.last_site = site
 
     def mbarrier_complete(self, bar: BarrierOrder) -> None:
@@ -808,6 +812,13 @@ class ClusterOrder:
                 if proven == n - 1 and released.item(w) < epoch:
                     self.detector.reporter.phase_overrun(self, bar, w, site)
         bar.pending[:, bar.col] = n
+        if bar.committer is not None:
+            # The commits of one thread arrive in their order: this one proves the phases that earlier ones completed.
+            landed = bar.committer.landed
+            for col, phases in landed.items():
+                np.maximum(bar.pending[:, col], phases, out=bar.pending[:, col])
+            landed[bar.col] = n
+            bar.committer = None
         bar.history[n] = bar.pending.copy()
         bar.history.pop(n - _HISTORY, None)
         if bar.arriver >= 0 and bar.async_visible == 0:

@@ -11,7 +11,7 @@ import numpy as np
 
 from emulator.instructions.registers import unsupported
 from emulator.instructions.registry import Mods, instruction
-from emulator.lanes import Value
+from emulator.lanes import Value, is_vector
 from emulator.threads import Threads
 
 _FORMATS = {
@@ -36,6 +36,23 @@ def _shared_bits(
         bool(sparse) << 2 | a << 7 | b << 10 | bool(neg_a) << 13 | bool(neg_b) << 14 | bool(trans_a) << 15
         | bool(trans_b) << 16 | (n >> 3 & 0x3F) << 17 | (m >> 4 & 0x1F) << 24
     )  # fmt: skip
+
+
+def matrix_descriptor(pointer: Value, ldo: Value, sdo: Value, constant: int) -> Value:
+    """SMEM matrix descriptor: start address, leading and stride offsets (units of 16 bytes), and constant upper bits.
+
+    Uniform operands give an int, operands that differ by lane (warps in lockstep have their own tiles) a uint64 vector.
+    """
+    if not (is_vector(pointer) or is_vector(ldo) or is_vector(sdo)):
+        return (int(pointer) & 0x3FFFF) >> 4 | (int(ldo) & 0x3FFF) << 16 | (int(sdo) & 0x3FFF) << 32 | constant
+    start, ldo, sdo = (np.asarray(x).astype(np.uint64) for x in (pointer, ldo, sdo))
+    field = np.uint64(0x3FFF)
+    return (
+        start >> np.uint64(4) & field
+        | (ldo & field) << np.uint64(16)
+        | (sdo & field) << np.uint64(32)
+        | np.uint64(constant)
+    )
 
 
 @instruction("cuda.tcgen05_encode_instr_descriptor", destination=0, factory=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from emulator import lanes
 from emulator.errors import DeviceFault, UnsupportedInstruction
+from emulator.instructions.descriptors import matrix_descriptor
 from emulator.instructions.ld_st import block_of
 from emulator.instructions.mbarrier import update
 from emulator.instructions.registry import Mods, instruction
@@ -35,16 +36,7 @@ def encode_matrix_descriptor(mods: Mods, t: Threads, pointer: Any, ldo: Any, sdo
             "use 0 (none), 1 (32B), 2 (64B), 3 (128B) or 4 (128B with 32-byte atoms)",
             site=t.site,
         )
-    if isinstance(pointer, np.ndarray):
-        pointer = int(pointer[0])
-    start = (int(pointer) & 0x3FFFF) >> 4
-    return (
-        start
-        | (int(lanes.pick(ldo, 0)) & 0x3FFF) << 16
-        | (int(lanes.pick(sdo, 0)) & 0x3FFF) << 32
-        | 1 << 46
-        | code << 61
-    )
+    return matrix_descriptor(pointer, ldo, sdo, 1 << 46 | code << 61)
 
 
 # ---------------------------------------------------------------------------------------------- allocation

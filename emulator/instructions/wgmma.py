@@ -18,6 +18,7 @@ import numpy as np
 
 from emulator.checks import happens_before as hbm
 from emulator.errors import DeviceFault
+from emulator.instructions.descriptors import matrix_descriptor
 from emulator.instructions.ld_st import block_of
 from emulator.instructions.matrix import operand_a
 from emulator.instructions.registers import unsupported
@@ -341,8 +342,7 @@ def encode_matrix_descriptor(mods: Mods, t: Threads, pointer: Any, ldo: Any, sdo
             "use 0 (none), 1 (32B), 2 (64B) or 3 (128B)",
             site=t.site,
         )
-    start = (int(pick(pointer, 0)) & 0x3FFFF) >> 4
-    return start | (int(pick(ldo, 0)) & 0x3FFF) << 16 | (int(pick(sdo, 0)) & 0x3FFF) << 32 | code << 62
+    return matrix_descriptor(pointer, ldo, sdo, code << 62)
 
 
 @instruction("cuda.wgmma_noop_barrier")

@@ -29,12 +29,13 @@ from typing import Literal
 import numpy as np
 
 from emulator.machine import swizzle
+from emulator.machine.address import POOL_BASE, SMEM_LIMIT
 from emulator.machine.swizzle import SwizzleMode
 from emulator.numerics import formats
 from emulator.numerics.formats import Array, ElementFormat
 
 Major = Literal["K", "MN"]
-SMEM_BYTES = 227 * 1024  # largest dynamic shared memory of one CTA on sm_90 and sm_100
+SMEM_BYTES = POOL_BASE + SMEM_LIMIT  # end of the largest dynamic shared memory of a CTA, as an address
 
 _LAYOUTS = {
     0: SwizzleMode.NONE,
