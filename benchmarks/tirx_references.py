@@ -386,10 +386,6 @@ def gated_delta_rule_in_chunks(case: dict[str, Any], output: Any, final_state: A
 
 # The tests' own float32 result in place of the library's: the kernel is then compared with the former alone.
 OWN_REFERENCE: dict[str, tuple[str, Callable[..., Any]]] = {
-    "deepgemm_sm100_tf32_hc_prenorm_gemm": (
-        "_run_deepgemm_hc",
-        lambda data: (data["reference_d"], data["reference_sqr"]),
-    ),
     "deepgemm_sm100_fp8_mqa_logits": ("_run_deepgemm_mqa", lambda data, clean_logits: data["reference"]),
     "deepgemm_sm100_fp4_mqa_logits": ("_run_deepgemm_mqa", lambda data, clean_logits: data["reference"]),
     "deepgemm_sm100_fp8_paged_mqa_logits": ("_run_deepgemm_paged_mqa", lambda data, clean_logits: data["reference"]),

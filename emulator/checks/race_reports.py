@@ -196,8 +196,22 @@ class Reporter:
             else:
                 fix = "Issue the copy that fills it first and wait for it, or check the address and the stage index."
         strength = cast(Strength, self._strength_unwritten(c.later))
+        if self._idle_lanes(c):
+            strength = "lint"
         code = f"uninitialised.{c.shadow.kind}"
         self._add(c, code, strength, message, fix, (name, ""), "write", alone=True, also=writers)
+
+    @staticmethod
+    def _idle_lanes(c: Conflict) -> bool:
+        """tcgen05.ld of all 32 lanes where an accumulator fills 16 of them (M = 64, layouts C and F).
+
+        Kernels that ship load with .32x32b and drop the values of the idle lanes; where one is used, its poison spoils the
+        output.
+        """
+        if c.shadow.kind != "tmem" or c.later.kind.via != "ld":
+            return False
+        beside = c.cluster.detector.states[c.shadow.ids.item(c.granule ^ 1)][0]
+        return beside is not None and beside is not c.cluster.detector.unwritten
 
     def _writers(self, c: Conflict, name: str) -> tuple[int, ...]:
         """Statements that have written other parts of a buffer, a few."""
@@ -540,10 +554,14 @@ class Reporter:
             f"CTA {cl.cta_ids[cta]} returns while {self._who(event, event.site, cl)} may still use its "
             f"{'SMEM' if via != 'mma' else 'SMEM or TMEM'}; the next CTA on this SM gets the same memory."
         )
+        # The PTX ISA does not ask for a wait before exit, and kernels ship that end with committed groups in flight
+        # (FlashMLA, DeepGEMM): the hardware finishes those.
+        finished = code == "exit.bulk-store-pending" and (
+            ("bulk", event.w) in cl.group_waiters or self._committed(cl, event)
+        )
         self._plain(
             code,
-            # Kernels ship that wait for their stores but for the last ones: the hardware finishes those.
-            "lint" if code == "exit.bulk-store-pending" and ("bulk", event.w) in cl.group_waiters else "race",
+            "lint" if finished else "race",
             message,
             fix,
             (event.site,),
@@ -552,6 +570,12 @@ class Reporter:
             event.w,
             {"missing": "wait before exit"},
         )
+
+    @staticmethod
+    def _committed(cl: ClusterOrder, event: Event) -> bool:
+        """Whether a commit_group follows this operation in its thread."""
+        queue = next((q for q in cl.queues.values() if q.col == event.col), None)
+        return queue is not None and bool(queue.groups) and queue.groups[-1] >= event.epoch
 
     def remote_after_exit(
         self, cl: ClusterOrder, cta: int, w: int, site: int, what: str, late: bool = False

@@ -335,7 +335,12 @@ def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
     for c in op.ctas:
         if op.a_tmem is not None:
             tmem_reads.append(
-                (c.rank, mma.tmem_block(op.a_tmem & 0xFFFF, tl.a_columns(p.idesc.k, p.idesc.a_operand)))
+                (
+                    c.rank,
+                    mma.tmem_block(
+                        op.a_tmem & 0xFFFF, tl.a_columns(p.idesc.k, p.idesc.a_operand), p.letter in ("C", "F")
+                    ),
+                )
             )
         if op.scales is not None:
             tmem_reads.append((c.rank, mma.tmem_block(op.scales[0] & 0xFFFF, tl.scale_columns(p.rows))))

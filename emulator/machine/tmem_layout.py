@@ -136,13 +136,18 @@ def a_banks(layout: Datapath) -> int:
 def a_placement(layout: Datapath, k: int, bits: int) -> tuple[Array, Array, Array]:
     """(lane, column, first bit) of element (row, k) of A for each bank: int32 arrays (banks, rows, k).
 
-    Row r sits in lane r of its bank; bank b starts at lane b * 128 / banks and feeds column part b of D.
+    Row r sits in lane r of its bank; bank b starts at lane b * 128 / banks and feeds column part b of D. With half of the
+    datapaths (layouts C and F) rows lie in the lower 16 lanes of every quarter, as those of D do (PTX ISA, "Data Path Layout
+    Organization"; DeepGEMM's tf32_hc_prenorm_gemm stores A so for M = 64, while TVM 0.27's tmem_mma_operand_layout has
+    lanes 0 to 63).
     """
     rows, banks = DATAPATH_ROWS[layout], _FOLDS[layout]
     bank = np.arange(banks, dtype=np.int32)[:, None, None]
     row = np.arange(rows, dtype=np.int32)[None, :, None]
     bit = np.arange(k, dtype=np.int32)[None, None, :] * bits
     shape = (banks, rows, k)
+    if layout in ("C", "F"):
+        row = row // 16 * 32 + row % 16
     lane = np.broadcast_to(bank * (LANES // banks) + row, shape)
     return lane, np.broadcast_to(bit // 32, shape), np.broadcast_to(bit % 32, shape)
 
@@ -158,7 +163,12 @@ def gather_a(tmem: Array, layout: Datapath, k: int, fmt: ElementFormat | str, ad
         raise NotImplementedError(f"operand A of format {fmt.name} in tensor memory is not supported")
     column = address & 0xFFFF
     banks, rows = _FOLDS[layout], DATAPATH_ROWS[layout]
-    cells = tmem.reshape(banks, LANES // banks, -1)[:, :rows, column : column + a_columns(k, fmt)]
+    columns = slice(column, column + a_columns(k, fmt))
+    if layout in ("C", "F"):
+        lane = (address >> 16) & 16
+        cells = tmem.reshape(4, 32, -1)[:, lane : lane + 16, columns].reshape(1, rows, -1)
+    else:
+        cells = tmem.reshape(banks, LANES // banks, -1)[:, :rows, columns]
     packed = np.ascontiguousarray(cells)
     if fmt.smem_bits == 4:
         return formats.unpack_e2m1(packed.view(np.uint8)).view(fmt.storage)

@@ -850,17 +850,56 @@ def test_read_wait_does_not_make_the_global_writes_done() -> None:
 # ---------------------------------------- exit
 
 
-def test_exit_with_a_store_that_still_reads_smem() -> None:
+def test_idle_lanes_beside_an_accumulator_of_64_rows_may_be_loaded_and_dropped() -> None:
+    """M = 64 fills 16 lanes of each quarter; .32x32b loads all 32 of them."""
+    b = Bench()
+    b.fill()
+    b.cl.tmem_alloc(0, 0, 64)
+    bar = b.barrier()
+    b.cl.mma(0, 10, [(0, TILE)], tmem_writes=[(0, TmemBlock(0, 32, layout="F"))], accumulate=False)
+    b.cl.tcgen05_commit(0, [bar], 11)
+    b.cl.mbarrier_complete(bar)
+    b.cl.mbarrier_wait(ALL, bar, 0, 12)
+    b.cl.tcgen05_fence_after(ALL)
+    b.cl.tcgen05_ld(ALL, 0, 0, 32, 13)
+    assert [(f.code, f.strength) for f in b.log.findings] == [("uninitialised.tmem", "lint")]
+    b.cl.tcgen05_ld(ALL, 0, 32, 32, 14)  # nobody wrote these columns
+    assert [f.strength for f in b.log.findings if f.locations[0].line == 14] == ["error"]
+
+
+def test_commits_of_one_thread_prove_each_other() -> None:
+    """Who waits for the second commit knows the phase that the first one completed on another barrier."""
+    b = Bench()
+    b.fill()
+    first, second = b.barrier(0), b.barrier(1)
+    for bar in (first, second):
+        b.cl.mma(0, 10, [(0, TILE)], tmem_writes=[(0, TmemBlock(0, 32))], accumulate=False)
+        b.cl.tcgen05_commit(0, [bar], 11)
+        b.cl.mbarrier_complete(bar)
+    b.cl.mbarrier_wait((1,), second, 0, 12)
+    b.cl.mma(0, 10, [(0, TILE)], tmem_writes=[(0, TmemBlock(0, 32))], accumulate=False)
+    b.cl.tcgen05_commit(0, [first], 11)
+    b.cl.mbarrier_complete(first)
+    b.cl.mbarrier_wait((1,), first, 1, 13)  # phase 1: it has never waited for phase 0 itself
+    b.clean()
+    b.cl.mbarrier_wait((2,), first, 1, 14)  # this warp knows of neither
+    assert b.only().code == "mbarrier.stale-phase"
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_exit_with_a_store_that_still_reads_smem(committed: bool) -> None:
     b = Bench()
     buf = b.detector.add_global(8192, 4)
     b.fill()
     b.cl.tma_store(0, 0, 10, [(0, TILE)], [(buf, Span(0, 4096))])
-    b.cl.bulk_commit_group(0)
+    if committed:
+        b.cl.bulk_commit_group(0)
     b.cl.exit((1, 2, 3), 20)
     b.clean()
     b.cl.exit((0,), 20)
     f = b.only()
     assert f.code == "exit.bulk-store-pending" and [x.line for x in f.locations] == [10]
+    assert f.strength == ("lint" if committed else "race")
 
 
 def test_exit_with_a_load_or_an_mma_in_flight() -> None:

@@ -94,16 +94,17 @@ def test_operand_a_is_packed_low_k_first(letter, name, k, dtype):
     bits = 8 * np.dtype(dtype).itemsize
     lane, column, bit = tl.a_placement(letter, k, bits)
     raw = got.view(f"u{bits // 8}")
-    for bank, row, element in np.ndindex(banks, min(rows, 5), k):
-        word = int(tmem[128 // banks * bank + row, 64 + element * bits // 32])
+    for bank, row, element in np.ndindex(banks, rows if letter == "F" else min(rows, 5), k):
+        datapath = row // 16 * 32 + row % 16 if letter == "F" else row
+        word = int(tmem[128 // banks * bank + datapath, 64 + element * bits // 32])
         assert int(raw[bank, row, element]) == (word >> (element * bits % 32)) & ((1 << bits) - 1)
-        assert lane[bank, row, element] == 128 // banks * bank + row
+        assert lane[bank, row, element] == 128 // banks * bank + datapath
         assert (column[bank, row, element], bit[bank, row, element]) == divmod(element * bits, 32)
 
 
 def test_operand_a_matches_tvm():
     layout_module = pytest.importorskip("tvm.tirx.layout", reason="TVM is the oracle of this test")
-    for m, cta_group in ((128, 1), (256, 2), (64, 1)):
+    for m, cta_group in ((128, 1), (256, 2)):  # for M = 64 shipping kernels disagree with TVM, see a_placement
         theirs = layout_module.tmem_mma_operand_layout(
             "A", (m // cta_group, 64), "float16", M=m, cta_group=cta_group
         )
