@@ -144,11 +144,13 @@ class BarrierOrder:
         arriver: the only warp that arrived in this phase, -1 nobody yet, -2 several or a commit.
         committer: queue of the tcgen05.commit that is the only arrival of this phase, if it is one.
         arrive_sites: latest arrive statement of each warp. last_site: of anybody, commits included.
-        waits: per warp (completed phases that its latest wait proved, its time then, statement).
+        executed: what each warp knew when it executed cp.async.mbarrier.arrive: this comes before the arrival, though the
+            arrival releases nothing but the copies.
+        waits: per warp (completed phases that its latest wait proved, its time then, statement, its open cp.async batch).
     """
 
     __slots__ = (
-        "arrive_sites", "arriver", "async_visible", "cl", "col", "committer", "completed", "cta", "fence_epoch", "fenced_for", "foreign",
+        "arrive_sites", "arriver", "async_visible", "cl", "col", "committer", "completed", "cta", "executed", "fence_epoch", "fenced_for", "foreign",
         "history", "init_epoch", "init_site", "init_warp", "last_site", "offset", "pending", "visible",
         "waits",
     )  # fmt: skip
@@ -173,9 +175,10 @@ class BarrierOrder:
         self.foreign: dict[Any, Clock] | None = None
         self.arriver = -1
         self.committer: Queue | None = None
+        self.executed: dict[int, npt.NDArray[np.int32]] = {}
         self.arrive_sites: dict[int, int] = {}
         self.last_site = site
-        self.waits: dict[int, tuple[int, int, int]] = {}
+        self.waits: dict[int, tuple[int, int, int, int]] = {}
 
 
 class Queue:

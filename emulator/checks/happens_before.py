@@ -254,6 +254,7 @@ class ClusterOrder:
         self._met = [0] * warps  # its time then
         self._cache: list[dict[Any, Event]] = [{} for _ in range(warps)]
         self.queues: dict[tuple[Any, ...], Queue] = {}
+        self._copies = False  # whether any warp has issued cp.async
         self._bars: dict[tuple[int, int], Clock] = {}
         self._cluster_pending: Clock | None = None
         self._cluster_done: Clock | None = None
@@ -699,6 +700,7 @@ class ClusterOrder:
         buf: int | None = None, gaddr: Address | None = None, what: str = "cp.async",
     ) -> None:  # fmt: skip
         """Non-bulk cp.async: writes SMEM at ``addr``, in flight until the warp waits for its group."""
+        self._copies = True
         kind = kind_of(what, "generic", "cp.async")
         events = []
         for w in lanes.warps:
@@ -725,6 +727,7 @@ class ClusterOrder:
                 carried = np.zeros((PLANES, self.columns), np.int32)
                 carried[ORDER, queue.col] = queue.close()
                 bar.pending = joined(bar.pending, carried)
+            bar.executed[w] = self.now[w].copy()
             bar.arriver = -2
 
     def wgmma(
@@ -808,8 +811,10 @@ class ClusterOrder:
         n = bar.completed
         if bar.waits:
             released = bar.pending[ORDER]
-            for w, (proven, epoch, site) in bar.waits.items():
-                if proven == n - 1 and released.item(w) < epoch:
+            for known in bar.executed.values():
+                released = joined(released[None].copy(), known[None])[0]
+            for w, (proven, epoch, site, batch) in bar.waits.items():
+                if proven == n - 1 and released.item(w) < epoch and not self._copied_since(w, batch, released):
                     self.detector.reporter.phase_overrun(self, bar, w, site)
         bar.pending[:, bar.col] = n
         if bar.committer is not None:
@@ -853,9 +858,18 @@ class ClusterOrder:
             if acquired is None:
                 acquired = bar.history[min(bar.history)]
             join(self.rows[w], acquired)
-            bar.waits[w] = (known + 1, self.now[w].item(w), site)
+            copies = self.queues.get(("cp.async", w, 0)) if self._copies else None
+            bar.waits[w] = (known + 1, self.now[w].item(w), site, 1 if copies is None else copies.epoch)
             if bar.foreign is not None:
                 self.grid.learn(w, bar.foreign)
+
+    def _copied_since(self, w: int, batch: int, released: npt.NDArray[np.int32]) -> bool:
+        """Whether ``released`` knows a batch of cp.async that ``w`` closed after a wait.
+
+        cp.async.mbarrier.arrive releases nothing but the copies, yet it comes after what its warp has waited for.
+        """
+        copies = self.queues.get(("cp.async", w, 0)) if self._copies else None
+        return copies is not None and copies.col < len(released) and released.item(copies.col) >= batch
 
     def _use_overwritten(self, bar: BarrierOrder) -> None:
         finding = self.overwritten.pop((bar.cta, bar.offset), None)

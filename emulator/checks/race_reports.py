@@ -554,14 +554,10 @@ class Reporter:
             f"CTA {cl.cta_ids[cta]} returns while {self._who(event, event.site, cl)} may still use its "
             f"{'SMEM' if via != 'mma' else 'SMEM or TMEM'}; the next CTA on this SM gets the same memory."
         )
-        # The PTX ISA does not ask for a wait before exit, and kernels ship that end with committed groups in flight
-        # (FlashMLA, DeepGEMM): the hardware finishes those.
-        finished = code == "exit.bulk-store-pending" and (
-            ("bulk", event.w) in cl.group_waiters or self._committed(cl, event)
-        )
+        # The PTX ISA asks for no wait before exit, and kernels ship that end with stores in flight (FlashMLA, DeepGEMM).
         self._plain(
             code,
-            "lint" if finished else "race",
+            "lint" if code == "exit.bulk-store-pending" else "race",
             message,
             fix,
             (event.site,),
@@ -570,12 +566,6 @@ class Reporter:
             event.w,
             {"missing": "wait before exit"},
         )
-
-    @staticmethod
-    def _committed(cl: ClusterOrder, event: Event) -> bool:
-        """Whether a commit_group follows this operation in its thread."""
-        queue = next((q for q in cl.queues.values() if q.col == event.col), None)
-        return queue is not None and bool(queue.groups) and queue.groups[-1] >= event.epoch
 
     def remote_after_exit(
         self, cl: ClusterOrder, cta: int, w: int, site: int, what: str, late: bool = False

@@ -92,8 +92,8 @@ class Strided:
 class TmemBlock:
     """Columns ``[column, column + columns)`` of TMEM lanes ``[lane0, lane0 + lanes)`` (multiples of 16).
 
-    ``layout="F"`` selects the lower 16 lanes of each 32-lane quarter (M = 64 without .ws, PTX ISA tcgen05
-    layout F).
+    ``layout="F"`` selects 16 lanes of each 32-lane quarter, from ``lane0`` (0 or 16) on (M = 64 without .ws, PTX ISA
+    tcgen05 layout F).
     """
 
     column: int
@@ -263,7 +263,7 @@ class Shadow:
         columns = slice(block.column, block.column + block.columns)
         first, last = block.lane0 // TMEM_ROW_GROUP, -(-(block.lane0 + block.lanes) // TMEM_ROW_GROUP)
         if block.layout == "F":
-            return self._grid[:, columns, :1]
+            return self._grid[:, columns, first : first + 1]
         if last - first == 1:
             return self._grid[first >> 1 : (first >> 1) + 1, columns, first & 1 : (first & 1) + 1]
         if (first | last) & 1:

@@ -338,7 +338,7 @@ def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
                 (
                     c.rank,
                     mma.tmem_block(
-                        op.a_tmem & 0xFFFF, tl.a_columns(p.idesc.k, p.idesc.a_operand), p.letter in ("C", "F")
+                        op.a_tmem, tl.a_columns(p.idesc.k, p.idesc.a_operand), p.letter in ("C", "F")
                     ),
                 )
             )

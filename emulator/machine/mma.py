@@ -71,9 +71,12 @@ def operand(encoded: int, rows: int, k: int, bits: int, major: str) -> Operand:
 
 
 @lru_cache(maxsize=1024)
-def tmem_block(column: int, columns: int, scattered: bool = False) -> Any:
-    """TMEM columns in all 128 lanes, or in the 16 lanes per quarter of layouts C and F."""
-    return hb.TmemBlock(column, columns, layout="F") if scattered else hb.TmemBlock(column, columns)
+def tmem_block(address: int, columns: int, scattered: bool = False) -> Any:
+    """TMEM columns in all 128 lanes, or in the 16 lanes per quarter of layouts C and F that the address names."""
+    column = address & 0xFFFF
+    if scattered:
+        return hb.TmemBlock(column, columns, lane0=address >> 16 & 16, layout="F")
+    return hb.TmemBlock(column, columns)
 
 
 @lru_cache(maxsize=4096)
@@ -130,7 +133,7 @@ def plan(
         a,
         b,
         columns,
-        tmem_block(d & 0xFFFF, columns, letter in ("C", "F")),
+        tmem_block(d, columns, letter in ("C", "F")),
         tuple(problems),
         fusable,
     )
