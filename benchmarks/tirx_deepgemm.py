@@ -13,8 +13,6 @@ import torch
 from tirx_numbers import E2M1, from_ue8m0, pack_fp4, to_e2m1, ue8m0
 
 
-
-
 def align(x: int, to: int) -> int:
     return -(-x // to) * to
 
@@ -99,7 +97,9 @@ def cast_back_from_fp4(packed: Any, scale: Any, gran_k: int = 128, use_packed_ue
 
 # --------------------------------------------------------------------------------------------------------- scale layouts
 
-_SCALES: dict[int, tuple[Any, int]] = {}  # address of a packed tensor: its scales [groups, mn, blocks], gran_k
+_SCALES: dict[
+    int, tuple[Any, int]
+] = {}  # address of a packed tensor: its scales [groups, mn, blocks], gran_k
 
 
 def _mn_contiguous(packed: Any) -> Any:
@@ -157,7 +157,9 @@ def gemm(a: Any, b: Any, d: Any, c: Any = None, **_: Any) -> None:
     d.copy_((value + (c.float() if c is not None else 0)).to(d.dtype))
 
 
-def m_grouped_contiguous(a: Any, b: Any, d: Any, layout: Any, use_psum_layout: bool = False, **_: Any) -> None:
+def m_grouped_contiguous(
+    a: Any, b: Any, d: Any, layout: Any, use_psum_layout: bool = False, **_: Any
+) -> None:
     """Row i of a times matrix layout[i] of b; rows with layout -1 stay zero."""
     if use_psum_layout:
         raise NotImplementedError("groups by prefix sums")

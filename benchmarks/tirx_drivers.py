@@ -25,7 +25,9 @@ def close(actual: Any, expected: Any, tolerance: float, what: str) -> None:
     assert bool(torch.isfinite(actual).all()), f"{what}: a value is not finite"
     scale = max(float(expected.abs().max()), 1e-30)
     worst = float((actual - expected).abs().max()) / scale
-    assert worst <= tolerance, f"{what}: largest difference {worst:.3g} of the largest magnitude, allowed {tolerance:g}"
+    assert worst <= tolerance, (
+        f"{what}: largest difference {worst:.3g} of the largest magnitude, allowed {tolerance:g}"
+    )
 
 
 def _launch(module: Any, config: dict[str, Any], data: Any) -> Any:
@@ -142,7 +144,9 @@ def flashmla_decode(module: Any, config: dict[str, Any]) -> str:
     nope = rows[:, :512].view(torch.float8_e4m3fn).float() * rows[:, 512:528].contiguous().view(
         torch.float32
     ).repeat_interleave(128, 1)
-    keys = torch.cat([nope.to(torch.bfloat16).float(), rows[:, 528:].contiguous().view(torch.bfloat16).float()], 1)
+    keys = torch.cat(
+        [nope.to(torch.bfloat16).float(), rows[:, 528:].contiguous().view(torch.bfloat16).float()], 1
+    )
     for b in range(cfg.b):
         for s in range(cfg.s_q):
             index = case["indices"][b, s]
@@ -153,7 +157,12 @@ def flashmla_decode(module: Any, config: dict[str, Any]) -> str:
             if cfg.have_attn_sink:
                 value = value * torch.sigmoid(lse - case["attn_sink"])[:, None]
             close(case["out"][b, s], value, 2e-2, "output")
-            close(case["lse"][b, s] if case["lse"].shape[1] == cfg.s_q else case["lse"][b, :, s], lse, 1e-3, "log-sum-exp")
+            close(
+                case["lse"][b, s] if case["lse"].shape[1] == cfg.s_q else case["lse"][b, :, s],
+                lse,
+                1e-3,
+                "log-sum-exp",
+            )
     return "float32 PyTorch"
 
 
@@ -245,7 +254,10 @@ def compressor(module: Any, config: dict[str, Any]) -> str:
     data = module.prepare_data(**config)
     executable = compile_kernel(module.get_kernel(**config))
     module._launch(executable, data)
-    ratio, width = data["ape"].numel() // (config["coff"] * config["head_dim"]), config["coff"] * config["head_dim"]
+    ratio, width = (
+        data["ape"].numel() // (config["coff"] * config["head_dim"]),
+        config["coff"] * config["head_dim"],
+    )
     kv, score = (data[x].view(-1, width).float() for x in ("kv", "score"))
     ape, dim, at, first = data["ape"].view(ratio, width), config["head_dim"], 0, 0
     actual = data["out"].view(-1, dim)

@@ -68,9 +68,173 @@ SMALL: dict[str, dict[str, Any]] = {
         "h_kv": 1,
         "d_v": 512,
     },
+    "deepgemm_sm100_fp8_gemm_1d1d": {"M": 128, "N": 512, "K": 512},
+    "deepgemm_sm100_fp8_bmm": {"expr": "bhr,hdr->bhd", "H": 2, "R": 512, "D": 256, "B": 4},
+    "deepgemm_sm100_m_grouped_fp8_gemm_masked": {
+        "num_groups": 2,
+        "expected_m_per_group": 20,
+        "N": 256,
+        "K": 512,
+    },
+    "deepgemm_sm100_m_grouped_fp8_gemm_contiguous": {
+        "num_groups": 2,
+        "expected_m_per_group": 200,
+        "N": 256,
+        "K": 512,
+    },
+    "deepgemm_sm100_k_grouped_fp8_gemm_contiguous": {
+        "num_groups": 2,
+        "M": 256,
+        "N": 256,
+        "expected_k_per_group": 256,
+        "gran_k": 128,
+        "k_alignment": 128,
+        "seed": 1,
+    },
+    "deepgemm_sm100_fp8_paged_mqa_logits": {
+        "batch_size": 2,
+        "next_n": 1,
+        "max_num_pages": 8,
+        "num_pages": 16,
+        "logits_dtype": "float32",
+        "seed": 1,
+    },
+    "deepgemm_sm100_fp4_paged_mqa_logits": {
+        "batch_size": 2,
+        "next_n": 1,
+        "max_num_pages": 8,
+        "num_pages": 16,
+        "logits_dtype": "float32",
+        "seed": 1,
+    },
+    "deepgemm_sm100_fp8_mqa_logits": {"seq_len": 16, "seq_len_kv": 512},
+    "deepgemm_sm100_fp4_mqa_logits": {"seq_len": 16, "seq_len_kv": 512},
+    "deepgemm_sm100_tf32_hc_prenorm_gemm": {"m": 137, "n": 24, "k": 1024, "num_splits": 2, "seed": 1},
+    "msa_sparse_prepare_flat_schedule_sm100": {
+        "batch": 1,
+        "seqlen_q": 256,
+        "seqlen_k": 512,
+        "head_kv": 1,
+        "qhead_per_kv": 4,
+        "topk": 4,
+        "blk_kv": 128,
+        "seqlen_pattern": "uniform",
+    },
+    "msa_sparse_prepare_fwd_split_atomic_sm100": {
+        "batch": 1,
+        "seqlen_q": 256,
+        "seqlen_k": 512,
+        "head_kv": 1,
+        "qhead_per_kv": 4,
+        "topk": 4,
+        "blk_kv": 128,
+        "seqlen_pattern": "uniform",
+    },
+    "msa_sparse_atten_fwd_combine_sm100": {
+        "batch": 1,
+        "seqlen_q": 256,
+        "seqlen_k": 512,
+        "head_kv": 1,
+        "qhead_per_kv": 4,
+        "topk": 4,
+        "blk_kv": 128,
+        "seqlen_pattern": "uniform",
+    },
+    "msa_sparse_atten_fwd_sm100": {
+        "batch": 1,
+        "seqlen_q": 256,
+        "seqlen_k": 512,
+        "head_kv": 1,
+        "qhead_per_kv": 4,
+        "topk": 4,
+        "blk_kv": 128,
+        "seqlen_pattern": "uniform",
+    },
+    "msa_sparse_atten_fwd_nvfp4_kv_sm100": {
+        "batch": 1,
+        "seqlen_q": 256,
+        "seqlen_k": 512,
+        "head_kv": 1,
+        "qhead_per_kv": 4,
+        "topk": 4,
+        "blk_kv": 128,
+        "seqlen_pattern": "uniform",
+    },
+    "stable_sort_topk_by_value": {"dtype": "float32", "num_rows": 4, "k": 256, "pattern": "unique"},
+    "sparse_flashmla_decode_head64": {
+        "label": "small",
+        "model_type": "V32",
+        "b": 2,
+        "s_q": 1,
+        "s_kv": 512,
+        "topk": 128,
+        "page_block_size": 64,
+        "have_attn_sink": True,
+    },
+    "cudnn_sm100_csa_compressor_fwd": {"seq_lens": [9, 16], "head_dim": 128, "coff": 2},
+    "kda_forward_portfolio_multishape": {"num_heads": 8, "seq_lens": [65], "seed": 8},
+    "vsa_multishape": {
+        "seq_len": 512,
+        "num_heads": 1,
+        "block_size": 64,
+        "topk": 2,
+        "head_shared_mask": True,
+        "num_partial_blocks": 0,
+        "partial_block_len": 0,
+        "seed": 0,
+    },
+    "cudnn_sm100_dsa_sparse_attention_backward": {
+        "head_dim": 512,
+        "num_head": 64,
+        "seqlen_q": 8,
+        "seqlen_kv": 256,
+        "max_topk": 64,
+        "has_topk_length": True,
+        "dtype": "bfloat16",
+        "topk_mode": "random",
+        "sink_mode": "normal",
+        "seed": 7,
+    },
+    "gdn_prefill_sm100": {"hq": 2, "hv": 8, "seq_lens": [256], "seed": 10005},
+    "gdn_decode_bf16_wide_vec_t1": {
+        "batch": 4,
+        "num_heads": 2,
+        "num_v_heads": 4,
+        "tile_v": 64,
+        "seed": 10033,
+    },
+    "recurrent_kda_decode_grouped": {
+        "mode": "decode",
+        "num_seqs": 1,
+        "num_tokens": 1,
+        "num_heads": 2,
+        "num_value_heads": 2,
+        "scratch_steps": None,
+        "pool_size": 8,
+        "lower_bound": -5.0,
+        "padded_slots": 0,
+        "empty_rows": 0,
+        "orphan_tokens": 0,
+        "seed": 20260812,
+    },
+    "recurrent_kda_decode_one_warp": {
+        "num_seqs": 8,
+        "num_heads": 16,
+        "num_value_heads": 16,
+        "pool_size": 16,
+        "lower_bound": -5.0,
+        "padded_slots": 0,
+        "slot_stride_pad": 0,
+        "seed": 20260811,
+    },
     "act_and_mul": {"act": "silu", "dtype": "float16", "d": 1024, "num_tokens": 16},
 }
-NUM_SMS: dict[str, int] = {}
+# A smaller device for persistent kernels: each CTA works on several tiles.
+NUM_SMS: dict[str, int] = {
+    name: 4
+    for name in SMALL
+    if name.startswith("deepgemm_sm100_fp") or name.startswith(("deepgemm_sm100_m_", "deepgemm_sm100_k_"))
+}
 
 # --------------------------------------------------------------------------------------------------------- normalization
 
@@ -145,6 +309,7 @@ def _norm_module(public: Any, norm: Any) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- quantization
+
 
 def swizzle_scales(scales: Any, layout: str) -> Any:
     """Scale bytes [rows, blocks] in the layout of the tensor core (128x4 atoms, or 8x4), zero padded; "linear": unchanged."""
@@ -388,8 +553,14 @@ def gated_delta_rule_in_chunks(case: dict[str, Any], output: Any, final_state: A
 OWN_REFERENCE: dict[str, tuple[str, Callable[..., Any]]] = {
     "deepgemm_sm100_fp8_mqa_logits": ("_run_deepgemm_mqa", lambda data, clean_logits: data["reference"]),
     "deepgemm_sm100_fp4_mqa_logits": ("_run_deepgemm_mqa", lambda data, clean_logits: data["reference"]),
-    "deepgemm_sm100_fp8_paged_mqa_logits": ("_run_deepgemm_paged_mqa", lambda data, clean_logits: data["reference"]),
-    "deepgemm_sm100_fp4_paged_mqa_logits": ("_run_deepgemm_paged_mqa", lambda data, clean_logits: data["reference"]),
+    "deepgemm_sm100_fp8_paged_mqa_logits": (
+        "_run_deepgemm_paged_mqa",
+        lambda data, clean_logits: data["reference"],
+    ),
+    "deepgemm_sm100_fp4_paged_mqa_logits": (
+        "_run_deepgemm_paged_mqa",
+        lambda data, clean_logits: data["reference"],
+    ),
     "radix_topk_multi_cta": ("run_reference", top_k),
     "radix_topk_single_cta": ("run_reference", top_k),
     "filtered_topk": ("run_reference", top_k),

@@ -814,7 +814,11 @@ class ClusterOrder:
             for known in bar.executed.values():
                 released = joined(released[None].copy(), known[None])[0]
             for w, (proven, epoch, site, batch) in bar.waits.items():
-                if proven == n - 1 and released.item(w) < epoch and not self._copied_since(w, batch, released):
+                if (
+                    proven == n - 1
+                    and released.item(w) < epoch
+                    and not self._copied_since(w, batch, released)
+                ):
                     self.detector.reporter.phase_overrun(self, bar, w, site)
         bar.pending[:, bar.col] = n
         if bar.committer is not None:

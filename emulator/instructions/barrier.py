@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from emulator.checks.findings import Finding, words
-from emulator.errors import DeviceFault
+from emulator.errors import DeviceFault, UnsupportedInstruction
 from emulator.instructions.registry import Mods, instruction
 from emulator.machine.cta import Twice
 from emulator.scheduler import Wait
@@ -218,21 +218,57 @@ def _sync_by_id(t: Threads, index: Any, count: Any) -> Generator[Wait, None, Non
             yield NamedBarrierWait(t.cta, b, generation, t.site, warps)
 
 
-@instruction(
-    "ptx.bar_sync_count", "ptx.barrier_sync_count", blocking=True, collective=True, counter="bar.sync"
-)
+def _require_whole_warps(mods: Mods, t: Threads, what: str) -> None:
+    """bar and barrier.aligned demand whole warps.
+
+    barrier without .aligned does not (PTX ISA, "barrier"): its threads may come from different branches.
+
+    Raises:
+        UnsupportedInstruction: part of a warp executes barrier without .aligned.
+    """
+    try:
+        t.require_whole_warps(what)
+    except DeviceFault:
+        if not what.startswith("barrier") or "aligned" in mods:
+            raise
+        raise UnsupportedInstruction(
+            what, t.cta.machine.location(t.site), "without .aligned, by part of a warp"
+        ) from None
+
+
+@instruction("ptx.bar_sync_count", blocking=True, collective=True, counter="bar.sync")
 def bar_sync_count(mods: Mods, t: Threads, index: Any, count: Any) -> Generator[Wait, None, None]:
     t.require_whole_warps("bar.sync")
     yield from _sync_by_id(t, index, count)
 
 
-@instruction("ptx.bar_sync", "ptx.barrier_sync", blocking=True, collective=True, counter="bar.sync")
+@instruction("ptx.barrier_sync_count", blocking=True, collective=True, counter="bar.sync")
+def barrier_sync_count(mods: Mods, t: Threads, index: Any, count: Any) -> Generator[Wait, None, None]:
+    _require_whole_warps(mods, t, "barrier.sync")
+    yield from _sync_by_id(t, index, count)
+
+
+@instruction("ptx.bar_sync", blocking=True, collective=True, counter="bar.sync")
 def bar_sync(mods: Mods, t: Threads, index: Any) -> Generator[Wait, None, None]:
     t.require_whole_warps("bar.sync")
     yield from _sync_by_id(t, index, ALL)
 
 
-@instruction("ptx.bar_arrive", "ptx.barrier_arrive", collective=True, counter="bar.arrive")
+@instruction("ptx.barrier_sync", blocking=True, collective=True, counter="bar.sync")
+def barrier_sync(mods: Mods, t: Threads, index: Any) -> Generator[Wait, None, None]:
+    _require_whole_warps(mods, t, "barrier.sync")
+    yield from _sync_by_id(t, index, ALL)
+
+
+@instruction("ptx.barrier_arrive", collective=True, counter="bar.arrive")
+def barrier_arrive(mods: Mods, t: Threads, index: Any, count: Any) -> None:
+    _require_whole_warps(mods, t, "barrier.arrive")
+    counts = dict(t.per_warp(count))
+    for w, i in t.per_warp(index):
+        _arrive(t, int(i), int(counts[w]), [w], False)
+
+
+@instruction("ptx.bar_arrive", collective=True, counter="bar.arrive")
 def bar_arrive(mods: Mods, t: Threads, index: Any, count: Any) -> None:
     t.require_whole_warps("bar.arrive")
     counts = dict(t.per_warp(count))

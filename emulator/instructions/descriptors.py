@@ -44,7 +44,9 @@ def matrix_descriptor(pointer: Value, ldo: Value, sdo: Value, constant: int) -> 
     Uniform operands give an int, operands that differ by lane (warps in lockstep have their own tiles) a uint64 vector.
     """
     if not (is_vector(pointer) or is_vector(ldo) or is_vector(sdo)):
-        return (int(pointer) & 0x3FFFF) >> 4 | (int(ldo) & 0x3FFF) << 16 | (int(sdo) & 0x3FFF) << 32 | constant
+        return (
+            (int(pointer) & 0x3FFFF) >> 4 | (int(ldo) & 0x3FFF) << 16 | (int(sdo) & 0x3FFF) << 32 | constant
+        )
     start, ldo, sdo = (np.asarray(x).astype(np.uint64) for x in (pointer, ldo, sdo))
     field = np.uint64(0x3FFF)
     return (

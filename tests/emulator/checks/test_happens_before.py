@@ -877,7 +877,9 @@ def test_two_accumulators_of_64_rows_share_their_columns(lane: int) -> None:
     b.cl.mma(0, 10, [(0, TILE)], tmem_writes=[(0, TmemBlock(0, 32, layout="F"))], accumulate=False)
     b.cl.tcgen05_commit(0, [bar], 11)
     b.cl.mbarrier_complete(bar)
-    b.cl.mma(0, 12, [(0, TILE)], tmem_writes=[(0, TmemBlock(0, 32, lane0=lane, layout="F"))], accumulate=False)
+    b.cl.mma(
+        0, 12, [(0, TILE)], tmem_writes=[(0, TmemBlock(0, 32, lane0=lane, layout="F"))], accumulate=False
+    )
     b.cl.mbarrier_wait((1,), bar, 0, 13)
     b.cl.tcgen05_fence_after((1,))
     b.cl.tcgen05_ld((1,), 0, 0, 32, 14, lane0=0, n_lanes=16)

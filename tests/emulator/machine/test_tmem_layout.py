@@ -104,7 +104,10 @@ def test_operand_a_is_packed_low_k_first(letter, name, k, dtype):
 
 def test_operand_a_matches_tvm():
     layout_module = pytest.importorskip("tvm.tirx.layout", reason="TVM is the oracle of this test")
-    for m, cta_group in ((128, 1), (256, 2)):  # for M = 64 shipping kernels disagree with TVM, see a_placement
+    for m, cta_group in (
+        (128, 1),
+        (256, 2),
+    ):  # for M = 64 shipping kernels disagree with TVM, see a_placement
         theirs = layout_module.tmem_mma_operand_layout(
             "A", (m // cta_group, 64), "float16", M=m, cta_group=cta_group
         )
