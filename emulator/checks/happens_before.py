@@ -853,7 +853,7 @@ class ClusterOrder:
                     self.detector.reporter.stale_phase(self, bar, w, site, parity, known)
                 elif known & 1 != parity & 1:
                     # It returns because of an earlier phase: the present one must not complete before it does.
-                    bar.waits[w] = (known, self.now[w].item(w), site)
+                    bar.waits[w] = (known, self.now[w].item(w), site, self._open_copies(w))
                 continue
             self.idle_waits.pop((w, bar), None)
             if bar.completed > known + 1:
@@ -862,10 +862,14 @@ class ClusterOrder:
             if acquired is None:
                 acquired = bar.history[min(bar.history)]
             join(self.rows[w], acquired)
-            copies = self.queues.get(("cp.async", w, 0)) if self._copies else None
-            bar.waits[w] = (known + 1, self.now[w].item(w), site, 1 if copies is None else copies.epoch)
+            bar.waits[w] = (known + 1, self.now[w].item(w), site, self._open_copies(w))
             if bar.foreign is not None:
                 self.grid.learn(w, bar.foreign)
+
+    def _open_copies(self, w: int) -> int:
+        """The number of the warp's open batch of cp.async."""
+        copies = self.queues.get(("cp.async", w, 0)) if self._copies else None
+        return 1 if copies is None else copies.epoch
 
     def _copied_since(self, w: int, batch: int, released: npt.NDArray[np.int32]) -> bool:
         """Whether ``released`` knows a batch of cp.async that ``w`` closed after a wait.
