@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tirx_references import nvfp4
 
 Driver = Callable[[Any, dict[str, Any]], "str | None"]
 
@@ -182,6 +183,52 @@ def stable_sort(module: Any, config: dict[str, Any]) -> str:
     return "torch.sort"
 
 
+def rmsnorm_fp4(module: Any, config: dict[str, Any]) -> str:
+    """The package checks the 4-bit values and their scales against its formula in PyTorch."""
+    data = module._prepare_tensors(config)
+    output = module._prepare_output(config, initialize=True)
+    executable = module._compiled_test_specialization(
+        str(config["input_dtype"]), int(config["H"]), int(config["block_size"]), str(config["scale_format"]),
+        bool(config["swizzled"]), bool(config["enable_pdl"]),
+    )  # fmt: skip
+    module._launch_tirx(executable, data, output, config)
+    module._assert_math(output, data, config)
+    return "PyTorch, by the package"
+
+
+def add_rmsnorm_fp4(module: Any, config: dict[str, Any]) -> str:
+    data = module._prepare_tensors(config)
+    snapshot = module._snapshot_inputs(data)
+    output = module._prepare_output(config)
+    executable = module._compiled_test_specialization(
+        str(config["input_dtype"]), int(config["H"]), int(config["block_size"]), str(config["scale_format"]),
+        bool(config["swizzled"]), bool(config["output_both_sf_layouts"]), bool(config["enable_pdl"]), bool(config["output_norm"]),
+    )  # fmt: skip
+    module._launch_tirx(executable, data, output, config)
+    module._assert_inputs_and_residual(data, snapshot, config, name="emulator")
+    module._assert_math(output, data, snapshot, config)
+    return "PyTorch, by the package"
+
+
+def silu_experts(module: Any, config: dict[str, Any]) -> str:
+    """silu(left half) * right half of the first rows of every expert, quantised in blocks of 16."""
+    from tirx_kernels.runner import compile_kernel
+
+    a, mask, global_scale = module.prepare_data(**config)
+    shape = config["dtype"], config["n_experts"], config["m"], config["k"]
+    out, scales = module._alloc_outputs(*shape)
+    module._run_launch(compile_kernel(module.get_kernel(**config)), a, global_scale, out, scales, mask, *shape[1:])
+    half = a.shape[-1] // 2
+    for expert in range(config["n_experts"]):
+        rows = int(mask[expert])
+        x = a.view(config["n_experts"], config["m"], -1)[expert, :rows].float()
+        gated = (torch.nn.functional.silu(x[:, :half]) * x[:, half:]).to(a.dtype)
+        codes, _scale = nvfp4(gated, global_scale.reshape(-1)[expert])
+        same = (out.view(config["n_experts"], config["m"], -1)[expert, :rows].view(torch.uint8) == codes).float().mean()
+        assert float(same) > 0.99, f"4-bit values of expert {expert}: {float(same):.3f} equal"
+    return "PyTorch"
+
+
 # --------------------------------------------------------------------------------------------------------- DeepGEMM
 
 
@@ -212,17 +259,6 @@ def bsa_forward(module: Any, config: dict[str, Any]) -> str:
         assert torch.equal(torch.isfinite(data["tirx"]["lse"]), finite), "log-sum-exp of rows without keys"
         close(data["tirx"]["lse"][finite], lse[finite], 2e-3, "log-sum-exp")
     return "float32 PyTorch, by the package"
-
-
-def bsa_forward_64(module: Any, config: dict[str, Any]) -> str:
-    """Blocks of 64 keys, [batch, heads, sequence, dim]: attention of every 64 or 128 queries over their listed blocks."""
-    from tirx_kernels.runner import compile_kernel
-
-    data = module.prepare_data(**config)
-    executables = [compile_kernel(f) for f in module.get_kernel(**config)]
-    module._data.tirx_launch(executables, data)()
-    module._data.validate_outputs(data, sources=("tirx",))
-    return ""
 
 
 def bsa_combine(module: Any, config: dict[str, Any]) -> str:
@@ -277,6 +313,9 @@ def compressor(module: Any, config: dict[str, Any]) -> str:
 
 
 DRIVERS: dict[str, Driver] = {
+    "flashinfer_rmsnorm_fp4quant": rmsnorm_fp4,
+    "flashinfer_add_rmsnorm_fp4quant": add_rmsnorm_fp4,
+    "silu_and_mul_nvfp4_experts_quantize": silu_experts,
     "deepgemm_sm100_tf32_hc_prenorm_gemm": tf32_prenorm,
     "cudnn_sm100_bsa_forward_blk128": bsa_forward,
     "cudnn_sm100_bsa_forward_combine_blk64": bsa_combine,
