@@ -257,6 +257,9 @@ def _described(dtype: str, rank: int, address: int, fields: list[int]) -> emulat
     return emulator.HostTensorMap(map_, np.frombuffer(memory, np.uint8))
 
 
+_DRIVER_TYPES = {0: "uint8", 1: "uint16", 2: "uint32", 3: "int32", 6: "float16", 7: "float32", 9: "bfloat16"}
+
+
 def _address(value: Any) -> int:
     return int(value.value or 0) if isinstance(value, ctypes.c_void_p) else int(value)
 
@@ -452,6 +455,25 @@ def installed(arch: str, *, num_sms: int = 148, check: bool = True) -> Iterator[
         return 0
 
     tvm.register_global_func("runtime.cuTensorMapEncodeTiled", encode_tiled, override=True)
+
+    def encode_by_driver(descriptor: Any, dtype: Any, rank: Any, address: Any, *operands: Any) -> int:
+        """The driver's own function, called through ctypes: arrays of extents, then the modes."""
+        count, code = (int(getattr(x, "value", x)) for x in (rank, dtype))
+        arrays = [int(x) for array in operands[:4] for x in array]
+        modes = [int(getattr(x, "value", x)) for x in operands[4:]]
+        record.encoded[_address(descriptor)] = _described(
+            _DRIVER_TYPES.get(code, "uint8"), count, _address(address), [*arrays, *modes, code]
+        )
+        return 0
+
+    library = ctypes.CDLL
+
+    def load(name: Any, *args: Any, **kwargs: Any) -> Any:
+        if "libcuda" in str(name):
+            return types.SimpleNamespace(cuTensorMapEncodeTiled=encode_by_driver, cuInit=lambda flags: 0)
+        return library(name, *args, **kwargs)
+
+    ctypes.CDLL = load  # type: ignore[assignment,misc]
     finder = _PlaceholderFinder()
     sys.meta_path.append(finder)
     bindings = _PlaceholderModule("cuda.bindings")
@@ -461,6 +483,7 @@ def installed(arch: str, *, num_sms: int = 148, check: bool = True) -> Iterator[
         with OnCpu():
             yield record
     finally:
+        ctypes.CDLL = library  # type: ignore[misc]
         sys.meta_path.remove(finder)
         for k, v in saved.items():
             setattr(torch.cuda, k, v)

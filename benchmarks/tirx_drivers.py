@@ -261,6 +261,46 @@ def bsa_forward(module: Any, config: dict[str, Any]) -> str:
     return "float32 PyTorch, by the package"
 
 
+def bsa_forward_64(module: Any, config: dict[str, Any]) -> str:
+    """Every 64 queries attend to their listed blocks of 64 keys."""
+    from tirx_kernels.runner import compile_kernel
+
+    data = module.prepare_data(**config)
+    module._data.tirx_launch([compile_kernel(f) for f in module.get_kernel(**config)], data)()
+    inputs, out, lse = data["inputs"], data["tirx"]["out"], data["tirx"]["lse"]
+    group = config["num_q_heads"] // config["num_kv_heads"]
+    for batch in range(config["batch"]):
+        for head in range(config["num_q_heads"]):
+            for block in range(inputs["block_index"].shape[2]):
+                count = int(inputs["block_nums"][batch, head, block])
+                keys = [
+                    torch.arange(i * 64, min(i * 64 + int(inputs["block_sizes"].reshape(-1)[i]), config["seqlen_kv"]))
+                    for i in inputs["block_index"][batch, head, block, :count].tolist()
+                ]
+                at = torch.cat(keys)
+                rows = slice(block * 64, min(block * 64 + 64, config["seqlen_q"]))
+                k, v = (inputs[x][batch, head // group, at].float() for x in ("k", "v"))
+                scores = inputs["q"][batch, head, rows].float() @ k.T * inputs["softmax_scale"]
+                close(out[batch, head, rows], torch.softmax(scores, -1) @ v, 2e-2, "output")
+                close(lse[batch, head, rows], scores.logsumexp(-1), 2e-3, "log-sum-exp")
+    return "float32 PyTorch"
+
+
+def swiglu_gemm(module: Any, config: dict[str, Any]) -> str:
+    """alpha A B^T, and of every 64 of its columns the first 32 times silu of the other 32."""
+    from tirx_kernels.runner import compile_kernel
+
+    data = module.prepare_data(**config)
+    module._tirx_launch(compile_kernel(module.get_kernel(**config)), data, config["alpha"])()
+    a, b = (data[x]["source"].float() for x in ("a", "b"))
+    product = config["alpha"] * torch.einsum("mkl,nkl->mnl", a, b)
+    pairs = product.unflatten(1, (-1, 2, 32))
+    gated = (pairs[:, :, 0] * torch.nn.functional.silu(pairs[:, :, 1])).flatten(1, 2)
+    close(data["tirx_ab12"]["source"], product, 1e-2, "product")
+    close(data["tirx_c"]["source"], gated, 1e-2, "gated product")
+    return "float32 PyTorch"
+
+
 def bsa_combine(module: Any, config: dict[str, Any]) -> str:
     from tirx_kernels.runner import compile_kernel
 
@@ -313,6 +353,8 @@ def compressor(module: Any, config: dict[str, Any]) -> str:
 
 
 DRIVERS: dict[str, Driver] = {
+    "cudnn_sm100_bsa_forward_blk64": bsa_forward_64,
+    "cudnn_sm100_dense_gemm_persistent_swiglu": swiglu_gemm,
     "flashinfer_rmsnorm_fp4quant": rmsnorm_fp4,
     "flashinfer_add_rmsnorm_fp4quant": add_rmsnorm_fp4,
     "silu_and_mul_nvfp4_experts_quantize": silu_experts,

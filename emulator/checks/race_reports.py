@@ -554,10 +554,10 @@ class Reporter:
             f"CTA {cl.cta_ids[cta]} returns while {self._who(event, event.site, cl)} may still use its "
             f"{'SMEM' if via != 'mma' else 'SMEM or TMEM'}; the next CTA on this SM gets the same memory."
         )
-        # The PTX ISA asks for no wait before exit, and kernels ship that end with stores in flight (FlashMLA, DeepGEMM).
         self._plain(
             code,
-            "lint" if code == "exit.bulk-store-pending" else "race",
+            # Kernels ship that wait for their stores but for the last ones: the hardware finishes those.
+            "lint" if code == "exit.bulk-store-pending" and ("bulk", event.w) in cl.group_waiters else "race",
             message,
             fix,
             (event.site,),
