@@ -217,14 +217,20 @@ def silu_experts(module: Any, config: dict[str, Any]) -> str:
     a, mask, global_scale = module.prepare_data(**config)
     shape = config["dtype"], config["n_experts"], config["m"], config["k"]
     out, scales = module._alloc_outputs(*shape)
-    module._run_launch(compile_kernel(module.get_kernel(**config)), a, global_scale, out, scales, mask, *shape[1:])
+    module._run_launch(
+        compile_kernel(module.get_kernel(**config)), a, global_scale, out, scales, mask, *shape[1:]
+    )
     half = a.shape[-1] // 2
     for expert in range(config["n_experts"]):
         rows = int(mask[expert])
         x = a.view(config["n_experts"], config["m"], -1)[expert, :rows].float()
         gated = (torch.nn.functional.silu(x[:, :half]) * x[:, half:]).to(a.dtype)
         codes, _scale = nvfp4(gated, global_scale.reshape(-1)[expert])
-        same = (out.view(config["n_experts"], config["m"], -1)[expert, :rows].view(torch.uint8) == codes).float().mean()
+        same = (
+            (out.view(config["n_experts"], config["m"], -1)[expert, :rows].view(torch.uint8) == codes)
+            .float()
+            .mean()
+        )
         assert float(same) > 0.99, f"4-bit values of expert {expert}: {float(same):.3f} equal"
     return "PyTorch"
 
@@ -274,7 +280,9 @@ def bsa_forward_64(module: Any, config: dict[str, Any]) -> str:
             for block in range(inputs["block_index"].shape[2]):
                 count = int(inputs["block_nums"][batch, head, block])
                 keys = [
-                    torch.arange(i * 64, min(i * 64 + int(inputs["block_sizes"].reshape(-1)[i]), config["seqlen_kv"]))
+                    torch.arange(
+                        i * 64, min(i * 64 + int(inputs["block_sizes"].reshape(-1)[i]), config["seqlen_kv"])
+                    )
                     for i in inputs["block_index"][batch, head, block, :count].tolist()
                 ]
                 at = torch.cat(keys)

@@ -283,6 +283,28 @@ def test_partial_warp_at_a_barrier():
     assert one(run.findings, "warp.divergent").strength == "error"
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_partial_warp_at_a_barrier_with_and_without_aligned(aligned: bool) -> None:
+    """barrier without .aligned is legal for part of a warp: no mistake, but not supported."""
+    spelling = "barrier.sync.aligned" if aligned else "barrier.sync"
+
+    @T.prim_func
+    def partial(D: T.Buffer((32,), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        lane = T.thread_id([32])
+        if lane < 5:
+            T.ptx[spelling](T.uint32(1), T.uint32(32))
+        D[lane] = T.float32(1)
+
+    if aligned:
+        run = emulator.run(partial, np.zeros(32, np.float32))
+        assert one(run.findings, "warp.divergent").strength == "error"
+    else:
+        with pytest.raises(emulator.UnsupportedInstruction, match="without .aligned"):
+            emulator.run(partial, np.zeros(32, np.float32))
+
+
 # ---------------------------------------------------------------------------------------------- launches
 
 

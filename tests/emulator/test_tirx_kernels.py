@@ -17,9 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = (
-    "act_and_mul", "flash_attention4", "flashinfer_fused_add_rmsnorm", "flashinfer_fused_add_rmsnorm_quant", "flashinfer_layernorm",
-    "flashinfer_rmsnorm", "flashinfer_rmsnorm_quant", "fp16_bf16_gemm", "merge_state", "mxfp4_quantize", "mxfp8_quantize", "nvfp4_quantize",
-    "rmsnorm",
+    "act_and_mul", "cudnn_sm100_bsa_forward_blk128", "deepgemm_sm100_fp8_bmm", "deepgemm_sm100_fp8_paged_mqa_logits", "flash_attention4", "flashinfer_fused_add_rmsnorm", "flashinfer_fused_add_rmsnorm_quant", "flashinfer_layernorm",
+    "flashinfer_rmsnorm", "flashinfer_rmsnorm_quant", "fp16_bf16_gemm", "merge_state", "msa_sparse_prepare_flat_schedule_sm100",
+    "msa_sparse_atten_fwd_combine_sm100", "mxfp4_quantize", "mxfp8_quantize", "nvfp4_quantize",
+    "rmsnorm", "stable_sort_topk_by_value",
 )  # fmt: skip
 
 pytestmark = [
