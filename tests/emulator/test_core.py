@@ -301,7 +301,7 @@ def test_partial_warp_at_a_barrier_with_and_without_aligned(aligned: bool) -> No
         run = emulator.run(partial, np.zeros(32, np.float32))
         assert one(run.findings, "warp.divergent").strength == "error"
     else:
-        with pytest.raises(emulator.UnsupportedInstruction, match="without .aligned"):
+        with pytest.raises(emulator.UnsupportedInstruction, match=r"without \.aligned"):
             emulator.run(partial, np.zeros(32, np.float32))
 
 
