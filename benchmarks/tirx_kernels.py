@@ -35,7 +35,7 @@ sys.path[:] = [str(_HERE.parent), *(p for p in sys.path if Path(p or ".").resolv
 
 WORDS = {
     "correct": "runs and correct", "unverified": "runs, not verified", "wrong": "runs, differs from the reference",
-    "stopped": "stopped by the emulator", "missing": "not supported", "not-run": "the test did not launch it", "timeout": "not finished in time",
+    "stopped": "stopped by the emulator", "missing": "not supported", "not-run": "not launched", "timeout": "not finished in time",
     "unmeasured": "not measured yet",
 }  # fmt: skip
 
@@ -127,6 +127,8 @@ def run_kernel(name: str, config: dict[str, Any] | None = None, *, check: bool =
             out["status"] = (
                 "wrong" if isinstance(error, AssertionError) and not out["placeholders"] else "unverified"
             )
+    if name in tirx_references.REASONS and not record.runs:
+        out["status"], out["why"] = "not-run", tirx_references.REASONS[name]
     return out
 
 

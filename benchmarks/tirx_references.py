@@ -236,6 +236,28 @@ NUM_SMS: dict[str, int] = {
     if name.startswith("deepgemm_sm100_fp") or name.startswith(("deepgemm_sm100_m_", "deepgemm_sm100_k_"))
 }
 
+_SEVERAL = "works on several GPUs"
+_RUBIN = "sm_107, with inputs from FlashInfer's source tree"
+_PLAN = "the library plans the work that the kernel takes as input"
+# Why a kernel does not run, where the cause is not the emulator.
+REASONS: dict[str, str] = {
+    "allgather_gemm": _SEVERAL,
+    "gemm_reduce_scatter": _SEVERAL,
+    "deepep_combine": _SEVERAL,
+    "deepep_dispatch": _SEVERAL,
+    "sm100_fp8_fp4_mega_moe": _SEVERAL,
+    "bmm_fp8_rubin": _RUBIN,
+    "grouped_gemm_masked_rubin": _RUBIN,
+    "blockscaled_contiguous_gather_grouped_gemm_swiglu_fusion_rubin": _RUBIN,
+    "cudnn_sm100_flex_attention_backward": _PLAN,
+    "cudnn_sm100_flex_attention_forward_hd256": _PLAN,
+    "cudnn_sm103_flex_attention_forward": _PLAN,
+    "cudnn_sm100_bsa_backward_blk64": _PLAN,
+    "cudnn_sm100_bsa_backward_blk128": _PLAN,
+    "kda_backward_packed": _PLAN,
+    "fastcu_nvfp4_gemm_gb300": "no kernel without the source tree of its library",
+}
+
 # --------------------------------------------------------------------------------------------------------- normalization
 
 
