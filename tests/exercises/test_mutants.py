@@ -162,6 +162,12 @@ def test_mutant_is_the_solution_with_one_mistake(
     assert 1 <= len(difference) <= MOST_CHANGED_LINES
 
 
+def test_the_marked_line_begins_a_statement(mutant: Mutant) -> None:
+    """Reports name the line on which a statement begins; a formatter may have moved the mark to its end."""
+    tree = ast.parse(mutant.path.read_text(encoding="utf-8"))
+    assert mutant.line in {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)}
+
+
 def test_emulator_finds_the_mistake(mutant: Mutant, settings: Course, build: Callable[..., Any]) -> None:
     """The promised finding comes in one of a few schedules and names the marked line."""
     if mutant.check == "layouts":

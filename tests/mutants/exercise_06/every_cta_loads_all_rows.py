@@ -55,9 +55,9 @@ def build_kernel(M, N, K, dtype):
             Tx.cta.copy(A_smem[:, :], A[m0 : m0 + BLK_M, k0 : k0 + BLK_K])
             for other in T.serial(N_TILES):
                 if other != tile_n:
-                    Tx.cta.copy(
+                    Tx.cta.copy(  # <- here
                         B_smem[:, :], B[other * BLK_N : (other + 1) * BLK_N, k0 : k0 + BLK_K]
-                    )  # <- here
+                    )
             T.cuda.cta_sync()
             Tx.cta.copy(B_smem[:, :], B[n0 : n0 + BLK_N, k0 : k0 + BLK_K])
             T.ptx["fence.proxy.async.shared::cta"]()
