@@ -28,7 +28,8 @@ INSTRUCTIONS = (
 AMOUNTS = (
     "bytes.bulk.dsmem", "bytes.bulk.load", "bytes.bulk.store", "bytes.global.load", "bytes.global.store", "bytes.tma.load",
     "bytes.tma.store", "bytes.tmem.load", "bytes.tmem.store", "flops.mma.sync", "flops.tcgen05.mma", "flops.wgmma",
-    "ctas", "mma.executed", "global.requests", "global.sectors", "global.sectors.ideal", "shared.requests", "shared.wavefronts",
+    "ctas", "mma.executed", "tcgen05.mma.cta_group::2",
+    "global.requests", "global.sectors", "global.sectors.ideal", "shared.requests", "shared.wavefronts",
     "shared.wavefronts.ideal",
 )  # fmt: skip
 
@@ -80,6 +81,7 @@ COUNTED_BY = {
     "flops.tcgen05.mma": ("tcgen05.mma",),
     "tma.loads_in_flight_at_mma": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
     "tcgen05.mma.beside_loads": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
+    "tcgen05.mma.cta_group::2": ("tcgen05.mma",),
     "accumulations": ("tcgen05.mma",),
     "accumulations.serial": ("tcgen05.mma", "tcgen05.ld"),
     "warps.two_roles": ("cp.async.bulk.tensor.load", "tcgen05.mma", "tcgen05.ld"),

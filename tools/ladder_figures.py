@@ -1,4 +1,4 @@
-"""Draw the figures of exercises 09 and 10 from emulated runs of their solutions: python tools/ladder_figures.py [--check]
+"""Draw the figures of exercises 09 to 11, most of them from emulated runs of their solutions: python tools/ladder_figures.py [--check]
 
 Each figure shows an order of events, never times: the events of an emulated run, numbered as they happen.
 """
@@ -382,9 +382,60 @@ def exercise_10(scratch: Path) -> dict[str, Drawing]:
     return {"roles.svg": draw_roles(), "events.svg": draw_events(events, title, 3, 3, 900)}
 
 
+# ------------------------------------------------------------------------------------------ exercise 11
+
+
+def draw_pair() -> Drawing:
+    """What each CTA of a pair holds, and who signals which barrier across the pair. A drawing, no run."""
+    drawing = Drawing(
+        900,
+        330,
+        "A pair of CTAs and its barriers",
+        "CTA 0, the leader, holds rows 0 to 127 of A, rows 0 to 127 of B and rows 0 to 127 of the accumulator; CTA 1 holds"
+        " rows 128 to 255 of each. One tcgen05.mma, issued in CTA 0, reads A and B of both and writes both accumulators."
+        " The loads of CTA 1 signal full in CTA 0, and its write-back arrives at acc_empty in CTA 0; commits in CTA 0 arrive"
+        " at empty and acc_full in both CTAs.",
+    )
+    for rank, x in ((0, 30), (1, 560)):
+        drawing.box(x, 40, 310, 250, "#ffffff")
+        name = f"CTA of rank {rank}" + (", the leader" if rank == 0 else "")
+        drawing.text(x + 155, 28, name, 14, bold=True)
+        rows = f"rows {128 * rank} to {128 * rank + 127}"
+        for y, what, fill in ((56, "A", 0), (104, "B", 2), (152, "accumulator, 256 columns", 1)):
+            drawing.box(x + 20, y, 270, 36, TILE_COLOURS[fill])
+            drawing.text(x + 155, y + 23, f"{what}: {rows}", 12)
+        barriers = ("full", "empty", "acc_full", "acc_empty")
+        for b, barrier in enumerate(barriers):
+            used = rank == 0 or barrier in ("empty", "acc_full")
+            drawing.box(
+                x + 20 + b * 69, 226, 63, 30, TILE_COLOURS[3] if used else "#ffffff", INK if used else FAINT
+            )
+            drawing.text(x + 51 + b * 69, 245, barrier, 11, fill=INK if used else FAINT)
+        drawing.text(x + 155, 276, "barriers; pale ones are not used", 11)
+    arrows = (
+        (76, "one tcgen05.mma reads and writes both", 0),
+        (216, "bytes of loads: to full", -1),
+        (246, "arrivals of write-back: to acc_empty", -1),
+        (186, "commits: to empty and acc_full of both", 1),
+    )
+    for y, label, sign in arrows:
+        drawing.line(346, y, 554, y, RED)
+        for tip, back in ((554, -8), (346, 8)):
+            if sign == 0 or (sign > 0) == (tip == 554):
+                drawing.line(tip, y, tip + back, y - 5, RED)
+                drawing.line(tip, y, tip + back, y + 5, RED)
+        drawing.text(450, y - 7, label, 11, fill=RED)
+    return drawing
+
+
+def exercise_11(scratch: Path) -> dict[str, Drawing]:
+    return {"pair.svg": draw_pair()}
+
+
 EXERCISES: dict[str, Callable[[Path], dict[str, Drawing]]] = {
     "exercise_09": exercise_09,
     "exercise_10": exercise_10,
+    "exercise_11": exercise_11,
 }
 
 

@@ -151,13 +151,15 @@ def _returned(bar: Any) -> list[int]:
 def _astray(bar: Any) -> list[tuple[int, list[int]]]:
     """(CTA, statements): the barrier at the same place in other CTAs that got what this one misses."""
     found = []
+    waited_for = {id(getattr(s.wait, "barrier", None)) for s in bar.cta.machine.live}
     for cta in bar.cta.cluster.ctas:
         other = cta.mbarriers.get(bar.offset)
         if other is None or other is bar:
             continue
         unannounced = bar.tx > 0 and other.tx < 0
         ahead = bar.pending == bar.expected and not bar.tx and other.generation > bar.generation
-        if unannounced or ahead:
+        missing = 0 < other.expected - other.pending == bar.pending and id(other) not in waited_for
+        if unannounced or ahead or missing:
             sites = dict.fromkeys(a.site for a in other.history + other.last_history if a.site >= 0)
             found.append((cta.linear, list(sites)))
     return found

@@ -289,6 +289,8 @@ def _issue_mma(
         i = plan.idesc
         machine.count("flops.tcgen05.mma", 2 * i.m * i.n * i.k)
         machine.count("mma.executed")
+        if group == 2:
+            machine.count("tcgen05.mma.cta_group::2")
         if machine.tile_record is not None:
             cells = plan.rows * i.n
             machine.tile_record.mma(t.cta, t.warps[0], op.d & 0xFFFF, plan.columns, cells, not op.enable)

@@ -157,6 +157,8 @@ def test_roles_and_overlap_of_the_warp_specialized_kernel() -> None:
     assert (seen["warps.two_roles"], seen["accumulations"], seen["accumulations.serial"]) == (0, 6, 0)
     pair = launch(emulator.compile(ladder.step8_two_cta(256, 768, 64, num_ctas=2)), 256, 768, 64, "late")
     assert (pair["accumulations"], pair["accumulations.serial"], pair["waves.percent"]) == (3, 0, 100)
+    assert pair["tcgen05.mma.cta_group::2"] == pair["tcgen05.mma"] == 3 * 4
+    assert "tcgen05.mma.cta_group::2" not in seen
 
 
 def test_only_late_records() -> None:

@@ -71,6 +71,10 @@ GRADED = [
     "exercise_10/idle_warpgroup",
     "exercise_10/one_accumulator",
     "exercise_10/states_start_anew",
+    "exercise_11/idle_warpgroup",
+    "exercise_11/mask_of_rank_1",
+    "exercise_11/same_half_of_b",
+    "exercise_11/waits_for_write_back",
 ]
 # From here on a grade has many problem sizes, and the first of them shows the mistake; but not these.
 QUICK_FROM, WHOLE = "exercise_06", {"exercise_08/first_loads_beyond_k"}
