@@ -33,7 +33,7 @@ race.gmem.write-write                  race      two threads or CTAs write the s
 race.gmem.same-address                 race      lanes of a warp store different values to one element in one store
 proxy.missing-fence                    race      async read of generic-proxy writes without fence.proxy.async
 proxy.fence-by-another-thread          lint      the fence is on the path, but not in the writing thread
-uninitialised.smem                     error     SMEM is read that nothing has written (**)
+uninitialised.smem                     error     SMEM is read that nothing has written (*)
 uninitialised.tmem                     error     TMEM is read or accumulated into that nothing has written
 tcgen05.missing-wait-ld                lint      tcgen05.ld results or TMEM reuse without tcgen05.wait::ld
 tcgen05.missing-wait-st                lint      a warp reuses what it stored without tcgen05.wait::st
@@ -44,7 +44,7 @@ mbarrier.many-initialisers             lint      many threads initialise one mba
 mbarrier.not-initialized               error     an operation on an mbarrier that nobody has initialised
 mbarrier.stale-phase                   race      a wait returns for a phase two or more phases old
 mbarrier.phase-overrun                 race      the next phase can complete before a waiter has seen this one
-exit.bulk-store-pending                race      a CTA exits while a bulk store may read its SMEM (*)
+exit.bulk-store-pending                lint      a CTA exits while a bulk store may read its SMEM
 exit.load-pending                      race      a CTA exits while a copy into its SMEM is in flight
 exit.mma-pending                       race      a CTA exits while an MMA may still use its SMEM or TMEM
 exit.remote-use                        race      SMEM of another CTA is used, which may have exited before
@@ -115,9 +115,7 @@ smem.bank-conflict                     lint      lanes of an access want differe
 gmem.uncoalesced                       lint      an access touches more sectors than its bytes need
 =====================================  ========  ========================================================================
 
-(*) lint when the same warp waits for some of its bulk groups: kernels that ship leave the last store to itself.
-
-(**) lint when a plain ld.shared reads it and no output depends on it: the launch is repeated with other contents of
+(*) lint when a plain ld.shared reads it and no output depends on it: the launch is repeated with other contents of
 fresh SMEM, and no element changes.
 
 Every finding of the race detector has ``data["missing"]``, the concept that is missing: "mbarrier wait",
