@@ -154,8 +154,8 @@ def hint(exercise: str, level: int, folder: Path | None) -> None:
             f"{spec.id} has {len(levels)} hint level{'s' if len(levels) != 1 else ''}, there is no {level}"
         )
     click.echo(f"{spec.id}, hint {level} of {len(levels)}\n")
-    for line in levels[level - 1].splitlines():
-        _echo_wrapped(line, len(line) - len(line.lstrip(" -0123456789.")))
+    for line, code in hints.lines(levels[level - 1]):
+        _echo_wrapped(line, hints.indent(line, code))
     if level < len(levels):
         click.echo(f"\nmore: autograde hint {spec.id} {level + 1}")
     state = progress.load(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from autograder.course import Exercise
@@ -27,3 +28,38 @@ def read(root: Path, exercise: Exercise) -> list[str]:
     raise UsageError(
         f"there are no hints for {exercise.id} ({root / 'exercises' / exercise.id / 'hints.md'})"
     )
+
+
+def lines(text: str) -> Iterator[tuple[str, bool]]:
+    """(line, whether it belongs to a code block): each paragraph and list item as one long line, code as it stands."""
+    code, pending = False, ""
+    for line in text.splitlines():
+        fence = line.lstrip().startswith("```")
+        if not (code or fence) and pending and line.strip() and not _BEGINS.match(line):
+            pending += " " + line.strip()
+            continue
+        if pending:
+            yield pending, False
+            pending = ""
+        if code or fence:
+            yield line, True
+            code ^= fence
+        elif line.strip():
+            pending = line.rstrip()
+        else:
+            yield "", False
+    if pending:
+        yield pending, False
+
+
+_BEGINS = re.compile(
+    r"\s*([-*+]|\d+[.)])\s|\s*[#|>]"
+)  # of a list item, a heading, a row of a table, a quotation
+
+
+def indent(line: str, code: bool) -> int:
+    """Where a line goes on that is longer than the terminal is wide: below its text, in code below its second column."""
+    if not code:
+        return len(line) - len(line.lstrip(" -0123456789."))
+    column = re.match(r"\s*(\S+( \S+)* {2,})?", line)
+    return column.end() if column and column.end() <= 24 else len(line) - len(line.lstrip())

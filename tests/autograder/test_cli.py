@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -299,6 +300,31 @@ def test_hints_and_lists_fit_a_narrow_terminal(autograde: Autograde) -> None:
             result = autograde(*arguments, env={"COLUMNS": str(width)})
             assert result.code == 0
             assert max(len(line) for line in result.out.splitlines()) <= width
+
+
+def test_hints_are_filled_like_a_text() -> None:
+    """A paragraph and an item are one line, however the file breaks them; in code every line stays one."""
+    from autograder import hints
+
+    text = "One two\nthree.\n\n- item, which\n  goes on\n- next\n1. first\n   line\n\n```text\na     b\n      c\n```\nend\n"
+    lines = list(hints.lines(text))
+    assert [line for line, code in lines if not code] == [
+        "One two three.", "", "- item, which goes on", "- next", "1. first line", "", "end",
+    ]  # fmt: skip
+    assert [line for line, code in lines if code] == ["```text", "a     b", "      c", "```"]
+    assert hints.indent("- item", False) == 2 and hints.indent("a     b and more", True) == 6
+    assert hints.indent("    code without columns", True) == 4 and hints.indent("", True) == 0
+
+
+@pytest.mark.parametrize("exercise", [f"exercise_{n:02}" for n in range(1, 11)])
+def test_no_word_of_a_hint_is_lost(exercise: str) -> None:
+    from autograder import hints
+
+    text = (REPOSITORY / "solutions" / exercise / "hints.md").read_text(encoding="utf-8")
+    lines = list(hints.lines(text))
+    assert " ".join(line for line, _ in lines).split() == text.split()
+    for (before, code), (after, more_code) in itertools.pairwise(lines):
+        assert code or more_code or not before or not after or hints._BEGINS.match(after), after
 
 
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
