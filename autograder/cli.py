@@ -232,8 +232,10 @@ def _sizes(given: tuple[str, ...]) -> dict[str, int]:
     sizes = {}
     for text in given:
         name, _, value = text.partition("=")
-        if not name or not value.isascii() or not value.isdigit() or not 0 < int(value) < 2**31:
+        if not name or not value.isascii() or not value.isdigit() or not value.strip("0"):
             raise UsageError(f"--size {text}: write a name and a positive number, e.g. --size M=4096")
+        if len(value) > 10 or int(value) >= 2**31:
+            raise UsageError(f"--size {text}: the largest size is {2**31 - 1}")
         sizes[name] = int(value)
     return sizes
 

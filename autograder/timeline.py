@@ -58,7 +58,8 @@ def at_size(exercise: Exercise, sizes: Mapping[str, int], builder: str | None = 
     names = list(dict.fromkeys(k.builder.name for k in kernels))
     name = builder or names[-1]
     if name not in names:
-        raise UsageError(f"{exercise.id} has no builder '{name}'{did_you_mean(name, names)}")
+        known = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+        raise UsageError(f"{exercise.id} has no builder '{name}'{known}")
     kernel = next(k for k in kernels if k.builder.name == name)
     params = dict(kernel.builder.params)
     for size, value in sizes.items():

@@ -122,6 +122,8 @@ def _record(kernel: Kernel, tensors: Sequence[Any]) -> tuple[list[Class], int]:
         return divide(first, middle) + divide(middle, last)
 
     clusters = int(np.prod(launch.grid)) // int(np.prod(launch.cluster))
+    if not clusters:
+        raise ValueError(f"the grid of {' x '.join(map(str, launch.grid))} CTAs is empty: nothing runs")
     if not trace(0).size:
         raise ValueError("the kernel did nothing that could be timed")
     starts = [0, *divide(0, clusters - 1)]

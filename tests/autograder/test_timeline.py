@@ -71,6 +71,10 @@ def test_json_to_the_terminal_is_json(autograde: Autograde) -> None:
         (["5", "--solution", "--size", "X=4096"], "no parameter X; it has M, N, K"),
         (["5", "--solution", "--size", "4096"], "write a name and a positive number"),
         (["5", "--solution", "--size", "M=-1"], "write a name and a positive number"),
+        (["5", "--solution", "--size", "M=000"], "write a name and a positive number"),
+        (["5", "--solution", "--size", "M=2147483648"], "the largest size is 2147483647"),
+        (["5", "--solution", "--size", "M=" + "9" * 9999], "the largest size is 2147483647"),
+        (["5", "--solution", "--builder", "zzz"], "has no builder 'zzz'; it has build_kernel"),
         (
             ["5", "--solution", "--builder", "build_kernl"],
             "has no builder 'build_kernl'; did you mean 'build_kernel'",
@@ -126,6 +130,24 @@ def test_barriers_have_the_learners_names(monkeypatch: pytest.MonkeyPatch) -> No
     found = timeline(at_size(spec, {}), read_submission(path, spec, None), course.limits)
     waits = {what for _, what, _ in found.modelled["stalls"]}
     assert {"loaded", "cta_sync"} <= waits and "" not in waits
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grid"), [({"M": 100}, "0 x 3 x 1"), ({"N": 1}, "2 x 0 x 1"), ({"M": 1, "N": 1}, "0 x 0 x 1")]
+)
+def test_an_empty_grid_is_told(sizes: dict[str, int], grid: str) -> None:
+    from autograder.course import load_course
+    from autograder.submission import read_submission
+    from autograder.timeline import timeline
+
+    from .conftest import REPOSITORY
+
+    course = load_course(REPOSITORY)
+    spec = course.find("6")
+    submission = read_submission(REPOSITORY / "solutions" / spec.id / spec.notebook, spec, None)
+    with pytest.raises(UsageError, match=f"the grid of {grid} CTAs is empty") as raised:
+        timeline(at_size(spec, sizes), submission, course.limits)
+    assert "report this" not in str(raised.value)
 
 
 def test_a_long_run_is_drawn_pixel_by_pixel() -> None:
