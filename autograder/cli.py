@@ -207,6 +207,8 @@ def timeline(
         raise UsageError("give either --solution or --file, not both")
     if first is not None and last is not None and first >= last:
         raise UsageError(f"--from {first:g} --to {last:g}: the close-up has to end after it begins")
+    if html_path is None and (first is not None or last is not None):
+        raise UsageError("--from and --to choose a part of the picture: give --html, too")
     root, course = _open_course(folder)
     spec = _find(course, exercise)
     for option, target in (("--html", html_path), ("--trace", trace_path), ("--json", json_path)):

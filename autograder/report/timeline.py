@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
+from autograder.errors import UsageError
 from autograder.timeline import Timeline
 
 WIDTH, ROW, LEFT = 1100, 20, 190
@@ -52,13 +53,28 @@ def page(t: Timeline, first: float | None = None, last: float | None = None) -> 
     """A complete HTML document; the pictures are SVG and need no script and no network.
 
     Args:
-        first, last: microseconds that the second picture shows; default: the first eighth of the run.
+        first, last: microseconds that the second picture shows; default: an eighth of the run, from the start of it.
+
+    Raises:
+        UsageError: there is nothing between first and last.
     """
     m = t.modelled
     end = max((i[2] for i in t.intervals), default=1.0)
     clock = m["clock_ghz"] * 1e3  # cycles per microsecond
     lo = 0.0 if first is None else first * clock
-    hi = end / 8 if last is None else last * clock
+    hi = min(end, lo + end / 8) if last is None else last * clock
+    if lo >= end:
+        raise UsageError(f"--from {first:g}: the picture ends at {end / clock:.2f} us")
+    if lo >= hi:
+        raise UsageError(f"--to {last:g}: the close-up has to end after it begins")
+    all_of_it = end > 0.99 * m["cycles"]
+    shown = (
+        "The whole run"
+        if all_of_it
+        else f"The first {end / clock:.1f} of {m['cycles'] / clock:.1f} microseconds"
+    )
+    rest = "" if all_of_it else " What follows goes on at the same pace."
+    launch = m["microseconds"] - m["cycles"] / clock
     text = "".join(f"<p>{escape(line)}</p>" for line in summary(t) if line.strip())
     legend = "".join(
         f'<span><svg width="14" height="14"><rect width="14" height="14" fill="{colour}"/></svg> {escape(word)}</span> '
@@ -76,9 +92,10 @@ def page(t: Timeline, first: float | None = None, last: float | None = None) -> 
         "@media (prefers-color-scheme: dark) { body { background: #0d1117; color: #e6edf3 } }"
         "</style></head><body>"
         f"<h1>{escape(t.exercise)}: modelled timeline</h1>{text}<p>{legend}</p>"
-        f"<h2>The whole run</h2>{svg(t, 0.0, end)}<h2>{lo / clock:.2f} to {hi / clock:.2f} microseconds</h2>{svg(t, lo, hi)}"
+        f"<h2>{shown}</h2>{svg(t, 0.0, end)}<h2>{lo / clock:.2f} to {hi / clock:.2f} microseconds</h2>{svg(t, lo, hi)}"
         f"<h2>Who waits for what</h2><table><tr><th>role</th><th>waits for</th><th>share of their time</th></tr>{rows}</table>"
-        "<p>All times are modelled, none is measured. One SM (or one cluster) is shown; the others are taken to do the same.</p>"
+        "<p>All times are modelled, none is measured. One SM (or one cluster) is shown; the others are taken to do the same."
+        f"{rest} The time of the kernel has {launch:.1f} us more for its launch, which is not drawn.</p>"
         "</body></html>\n"
     )
 

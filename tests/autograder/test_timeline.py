@@ -80,6 +80,10 @@ def test_json_to_the_terminal_is_json(autograde: Autograde) -> None:
             "has no builder 'build_kernl'; did you mean 'build_kernel'",
         ),
         (["5", "--solution", "--from", "2", "--to", "1"], "has to end after it begins"),
+        (["5", "--solution", "--html", "t.html", "--to", "0"], "has to end after it begins"),
+        (["5", "--solution", "--html", "t.html", "--from", "999"], "--from 999: the picture ends at"),
+        (["5", "--solution", "--from", "1"], "give --html, too"),
+        (["5", "--solution", "--to", "1"], "give --html, too"),
         (["5", "--solution", "--html", "exercises/exercise_05/exercise_05.ipynb"], "overwrite a source file"),
         (["5", "--solution", "--file", "x.py"], "not both"),
         (["77"], "there is no exercise '77'"),
@@ -148,6 +152,32 @@ def test_an_empty_grid_is_told(sizes: dict[str, int], grid: str) -> None:
     with pytest.raises(UsageError, match=f"the grid of {grid} CTAs is empty") as raised:
         timeline(at_size(spec, sizes), submission, course.limits)
     assert "report this" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "close_up"),
+    [(None, None, "0.00 to 1.00"), (3.0, None, "3.00 to 4.00"), (7.5, None, "7.50 to 8.00"), (None, 2.0, "0.00 to 2.00"), (6.0, 7.0, "6.00 to 7.00")],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("cycles", "heading"), [(8000.0, "The whole run"), (16000.0, "The first 8.0 of 16.0 microseconds")]
+)
+def test_the_page_says_what_it_shows(
+    first: float | None, last: float | None, close_up: str, cycles: float, heading: str
+) -> None:
+    """Two pictures of 8 microseconds: of all of a run, or of its beginning where the rest goes on like that."""
+    from autograder.report.timeline import page
+    from autograder.timeline import Timeline
+
+    modelled = {
+        "clock_ghz": 1.0, "cycles": cycles, "microseconds": cycles / 1e3 + 2, "device": "B200", "flops": 0, "tflops": 0.0,
+        "bytes_loaded": 0, "bytes_stored": 0, "bytes_dram": 0, "busy": {}, "stalls": [], "bottleneck": "",
+    }  # fmt: skip
+    timeline = Timeline(
+        "exercise_05", "", "", {}, modelled, ["CTA 0: warp 0"], [(0, 0.0, 8000.0, "mma", 1, "x")]
+    )
+    html = page(timeline, first, last)
+    assert re.findall("<h2>(.*?)</h2>", html)[:2] == [heading, f"{close_up} microseconds"]
+    assert ("goes on at the same pace" in html) == (cycles > 8000) and "2.0 us more for its launch" in html
 
 
 def test_a_long_run_is_drawn_pixel_by_pixel() -> None:
