@@ -50,9 +50,9 @@ FUNCTIONS = ("swizzle_32", "swizzle_64", "swizzle_128")
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 GradeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]+$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, strict=True)]  # strict: true is no 1
 Points = Annotated[float, Field(ge=0, le=1000)]
-Amount = Annotated[int, Field(ge=0)] | Text  # text: see autograder.amounts
+Amount = Annotated[int, Field(ge=0, strict=True)] | Text  # text: see autograder.amounts
 Params = dict[Name, Positive | Text]
 MEASURES = ("registers", "spill_bytes", "static_smem_bytes", "barriers")  # of nvcc, see autograder.assembly
 DTYPES = ("float16", "bfloat16", "float32")
@@ -73,7 +73,7 @@ class Limits(_Strict):
     run_seconds: Annotated[float, Field(gt=0)] = 60
     gpu_seconds: Annotated[float, Field(gt=0)] = 10
     timing_seconds: Annotated[float, Field(gt=0)] = 60
-    memory_mib: Annotated[int, Field(ge=512)] = 4096
+    memory_mib: Annotated[int, Field(ge=512, strict=True)] = 4096
     output_kib: Positive = 1024
 
 
@@ -166,7 +166,7 @@ class Check(_Strict):
     at_least: dict[str, Amount] = {}
     at_most: dict[str, Amount] = {}
     fixes: dict[str, Text] = {}
-    assembly: dict[str, Annotated[int, Field(ge=0)]] | None = None
+    assembly: dict[str, Annotated[int, Field(ge=0, strict=True)]] | None = None
     times_ideal: Annotated[float, Field(ge=1, le=32)] | None = None
 
     @model_validator(mode="after")
@@ -282,7 +282,7 @@ class Function(_Strict):
     """
 
     name: Name
-    domain: Annotated[int, Field(gt=0, le=1 << 16)]
+    domain: Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
     reference: Literal["swizzle_32", "swizzle_64", "swizzle_128"]
 
 
@@ -309,7 +309,7 @@ class Timing(_Strict):
     builder: Name | None = None
     params: dict[Name, Positive]
     reference: Literal["add", "copy", "double", "transpose", "matmul_nn", "matmul_nt"]
-    pairs: Annotated[int, Field(ge=20, le=1000)] = 60
+    pairs: Annotated[int, Field(ge=20, le=1000, strict=True)] = 60
     tiers: Tiers
     source: Text
 

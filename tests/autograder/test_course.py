@@ -88,6 +88,8 @@ def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
         ("points: 40", "points: many", r"checks\[correctness\]\.points: .*valid number"),
         ("points: 40", "points: -1", r"checks\[correctness\]\.points: .*greater than or equal to 0"),
         ("points: 40", "points: .nan", r"checks\[correctness\]\.points: "),
+        ("memory_mib: 4096", "memory_mib: true", r"limits\.memory_mib: .*valid (number|integer).*True"),
+        ("params: {M: 128", "params: {M: true", r"builder\.params\.M.*: .*valid (integer|string).*True"),
         ("version: 1", "version: 7", "line 3: version: 7 is not one of 1"),
         ("version: 1", "version: 1\nversion: 1", "line 4: key 'version' appears twice"),
         ("id: q2", "id: q1", "question 'q1' appears twice"),
