@@ -168,7 +168,13 @@ def hint(exercise: str, level: int, folder: Path | None) -> None:
 @click.option("--solution", is_flag=True, help="Of the reference solution.")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Of this notebook or .py file.")
 @click.option("--builder", help="Which kernel, where an exercise has several (default: the last).")
-@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A problem size, e.g. --size M=4096.")
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="NAME=N",
+    help="A problem size, e.g. --size M=4096 (default: where the grade tells the speed).",
+)
 @click.option("--clock", type=click.FloatRange(0.1, 10), metavar="GHZ", help="The SM clock.")
 @click.option("--from", "first", type=click.FloatRange(0), metavar="US", help="Where the close-up begins.")
 @click.option("--to", "last", type=click.FloatRange(0), metavar="US", help="Where the close-up ends.")

@@ -51,6 +51,9 @@ class Timeline:
 def at_size(exercise: Exercise, sizes: Mapping[str, int], builder: str | None = None) -> Exercise:
     """The exercise narrowed to one kernel (the last one, or that of `builder`) with other problem sizes.
 
+    Without sizes they are those of course.yaml's `timing`, at which a grade tells the modelled time, and where it has none for
+    the kernel, those of the tests.
+
     Raises:
         UsageError: there is no such size or builder; one line.
     """
@@ -62,6 +65,9 @@ def at_size(exercise: Exercise, sizes: Mapping[str, int], builder: str | None = 
         raise UsageError(f"{exercise.id} has no builder '{name}'{known}")
     kernel = next(k for k in kernels if k.builder.name == name)
     params = dict(kernel.builder.params)
+    timed = [t.params for t in exercise.timing if exercise.timed(t).builder.name == name]
+    if not sizes and timed:
+        params |= timed[-1]
     for size, value in sizes.items():
         if size not in params:
             known = ", ".join(params)

@@ -112,6 +112,24 @@ def test_a_kernel_that_does_not_build(
     assert message in result.err and result.err.count("\n") == 1, result.err
 
 
+def test_the_default_size_is_where_the_grade_tells_the_speed() -> None:
+    from autograder.course import load_course
+
+    from .conftest import REPOSITORY
+
+    course = load_course(REPOSITORY)
+    for spec in course.exercises:
+        names = {k.builder.name for k in spec.kernels}
+        for name in names:
+            timed = [t.params for t in spec.timing if spec.timed(t).builder.name == name]
+            params = at_size(spec, {}, name).builder.params
+            assert not timed or params == {**params, **timed[-1]}
+            small = next(k for k in spec.kernels if k.builder.name == name).builder.params
+            assert timed or params == small
+            size = next(iter(small))
+            assert at_size(spec, {size: 7}, name).builder.params == {**small, size: 7}
+
+
 def test_sizes_belong_to_one_kernel(exercise: Exercise) -> None:
     sized = at_size(exercise, {"K": 128})
     assert sized.builder.params == {**exercise.builder.params, "K": 128}
