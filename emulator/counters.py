@@ -56,6 +56,9 @@ OBSERVABLES = {
     "warps.two_roles": (
         "the number of warps that executed at least two of: a TMA load, tcgen05.mma, tcgen05.ld"
     ),
+    "warps.mma": (
+        "the least number of warps of a cluster that issued tcgen05.mma, of all clusters in which one did"
+    ),
     "waves.bytes": (
         "the bytes of the distinct boxes that TMA loads for the w-th tile of all CTAs together, summed over w"
     ),
@@ -66,8 +69,8 @@ OBSERVABLES = {
     ),
 }
 
-#: The observables that are a maximum and no sum.
-MAXIMA = ("tma.loads_in_flight_at_mma", "waves.percent")
+#: The observables that are no sum.
+MAXIMA = ("tma.loads_in_flight_at_mma", "warps.mma", "waves.percent")
 
 #: Instructions behind an amount or an observable, for messages that show lines.
 COUNTED_BY = {
@@ -85,6 +88,7 @@ COUNTED_BY = {
     "accumulations": ("tcgen05.mma",),
     "accumulations.serial": ("tcgen05.mma", "tcgen05.ld"),
     "warps.two_roles": ("cp.async.bulk.tensor.load", "tcgen05.mma", "tcgen05.ld"),
+    "warps.mma": ("tcgen05.mma",),
     "waves.bytes": ("cp.async.bulk.tensor.load",),
     "waves.bytes.ideal": ("cp.async.bulk.tensor.load",),
     "waves.percent": ("cp.async.bulk.tensor.load",),

@@ -59,6 +59,7 @@ class TileRecord:
         self.serial: int | None = None  # not known without race detection
         self.roles: dict[tuple[int, int], int] = {}  # (CTA, warp) -> what it executed
         self.loads: dict[int, dict[tuple[int, int], list[Box]]] = {}  # cluster -> (rank, warp) -> boxes
+        self.mma_warps: dict[int, set[tuple[int, int]]] = {}  # cluster -> (CTA, warp) that issued an MMA
         self.begun: dict[int, Counter[tuple[int, int]]] = {}  # cluster -> (CTA, warp) -> accumulations
         self.open: dict[
             int, dict[int, Accumulation]
@@ -77,6 +78,7 @@ class TileRecord:
         """A warp issued a tcgen05.mma on `columns` TMEM columns, `cells` cells of each CTA."""
         key = (cta.linear, warp)
         self.roles[key] = self.roles.get(key, 0) | MMA
+        self.mma_warps.setdefault(cta.cluster.index, set()).add(key)
         if not overwrites:
             return
         self.begun.setdefault(cta.cluster.index, Counter())[key] += 1
@@ -119,6 +121,8 @@ class TileRecord:
         if not self.roles:
             return {}
         out = {"warps.two_roles": sum(1 for role in self.roles.values() if role & (role - 1))}
+        if self.mma_warps:
+            out["warps.mma"] = min(len(warps) for warps in self.mma_warps.values())
         if self.begun:
             out["accumulations"] = sum(count.total() for count in self.begun.values())
             if self.serial is not None:

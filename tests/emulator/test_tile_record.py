@@ -161,6 +161,16 @@ def test_roles_and_overlap_of_the_warp_specialized_kernel() -> None:
     assert "tcgen05.mma.cta_group::2" not in seen
 
 
+def test_warps_that_issue_mmas() -> None:
+    """The cluster with the fewest: two consumers per cluster, one MMA warp per CTA, and a cluster without MMAs."""
+    two = launch(
+        emulator.compile(ladder.step9_two_consumers(1024, 256, 64, num_ctas=6)), 1024, 256, 64, "late"
+    )
+    assert two["warps.mma"] == 2  # the third cluster has no tile
+    one = launch(emulator.compile(ladder.step6_persistent(256, 128, 64, num_ctas=2)), 256, 128, 64, "late")
+    assert one["warps.mma"] == 1
+
+
 def test_only_late_records() -> None:
     kernel = emulator.compile(ladder.step6_persistent(128, 128, 64, num_ctas=1))
     assert not set(OBSERVABLES) & set(launch(kernel, 128, 128, 64, "eager"))

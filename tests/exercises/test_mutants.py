@@ -23,7 +23,7 @@ COURSE = Path(__file__).resolve().parents[2]
 MOST_CHANGED_LINES = 12
 # Mutants that solve the task by other means, which is no small change.
 REWRITTEN = {
-    "b_by_threads", "element_by_element", "no_tensor_core", "no_tma", "no_tma_store", "one_stage", "sums_in_registers",
+    "b_by_threads", "element_by_element", "no_tensor_core", "no_tma", "no_tma_store", "one_mma_warp", "one_stage", "sums_in_registers",
 }  # fmt: skip
 # A full grade takes seconds, so only one mutant of each kind goes all the way.
 GRADED = [
@@ -75,6 +75,10 @@ GRADED = [
     "exercise_11/mask_of_rank_1",
     "exercise_11/same_half_of_b",
     "exercise_11/waits_for_write_back",
+    "exercise_12/a_of_consumer_0",
+    "exercise_12/b_for_each_consumer",
+    "exercise_12/empty_counts_one_commit",
+    "exercise_12/idle_warpgroup",
 ]
 # From here on a grade has many problem sizes, and the first of them shows the mistake; but not these.
 QUICK_FROM, WHOLE = "exercise_06", {"exercise_08/first_loads_beyond_k"}
