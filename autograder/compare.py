@@ -13,7 +13,7 @@ from autograder.oracles import Reference
 
 Floats = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
-Suspect = Literal["operands", "cast", "store", "coverage", "layout"]
+Suspect = Literal["operands", "cast", "store", "coverage", "layout", "scale", "softmax", "tmem"]
 Mistakes = Iterable[tuple[str, npt.NDArray[np.float64]] | tuple[str, npt.NDArray[np.float64], Suspect]]
 
 
@@ -30,7 +30,8 @@ class Comparison:
         where: the pattern of the mismatches in words.
         meaning: what the values tell about the mistake, empty when nothing fits.
         suspect: where to look for it: in the operands, in the cast, in the store of the output, (coverage) also
-            in the size of the grid, or in the layout of tiles in SMEM.
+            in the size of the grid, in the layout of tiles in SMEM, in the scale of scores,
+            in a softmax, or in what shares columns of TMEM.
     """
 
     elements: int
@@ -178,6 +179,10 @@ def _meaning(
         return "the kernel never wrote these elements", "coverage"
     nonfinite = wrong & ~np.isfinite(actual)
     if nonfinite.sum() > wrong.sum() / 2:
+        for words, result, *where in mistakes:
+            finite = np.isfinite(result)
+            if not finite.any() or not finite.all() and _is(actual, result, wrong):
+                return words, where[0] if where else "operands"
         return (
             "most of them are NaN or infinite, as if they came from memory that was never written",
             "operands",
@@ -187,8 +192,7 @@ def _meaning(
         if moved:
             return moved, "store"
     for words, result, *where in mistakes:
-        near = np.isclose(actual.astype(np.float64), result, rtol=2.0**-9, atol=2.0**-20, equal_nan=True)
-        if near.mean() > 0.95 and near[wrong].mean() > 0.95:
+        if _is(actual, result, wrong):
             return words, where[0] if where else "operands"
     if not actual[wrong].any():
         return "all of them are zero", "operands"
@@ -240,6 +244,13 @@ def _elsewhere(actual: Floats, expected: Floats, wrong: Bools) -> str:
     columns = expected.shape[1]
     origin = f"D[{source // columns}, {source % columns}]"
     return f"values belong elsewhere: D[{i}, {j}] holds what belongs in {origin}"
+
+
+def _is(actual: Floats, result: npt.NDArray[np.float64], wrong: Bools) -> bool:
+    """Whether the output is what a classic mistake gives; what is not finite counts as equal."""
+    neither = ~np.isfinite(actual) & ~np.isfinite(result)
+    near = neither | np.isclose(actual.astype(np.float64), result, rtol=2.0**-9, atol=2.0**-20)
+    return bool(near.mean() > 0.95 and near[wrong].mean() > 0.95)
 
 
 def _explains(actual: Floats, candidate: Floats, wrong: Bools) -> bool:

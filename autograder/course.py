@@ -43,8 +43,11 @@ INPUT_FAMILIES = (
     "one_hot_nn",
     "distinct",
     "extremes",
+    "huge_scores",
+    "identical_keys",
+    "one_key",
 )
-ORACLES = ("add", "double", "gemm_nn", "gemm_nt", "transpose")
+ORACLES = ("add", "attention", "double", "gemm_nn", "gemm_nt", "transpose")
 FUNCTIONS = ("swizzle_32", "swizzle_64", "swizzle_128")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -108,20 +111,26 @@ class Tolerance(_Strict):
 
     rounding_interval: those in [round(R - E), round(R + E)] with E = terms * accumulate_eps * |A||B|.
     correctly_rounded: round(R) and nothing else.
+    analysed: those in [round(R - E), round(R + E)] with the E that the oracle derives for each element.
     """
 
-    kind: Literal["rounding_interval", "correctly_rounded"]
+    kind: Literal["rounding_interval", "correctly_rounded", "analysed"]
     terms: Positive | Name = 1
     accumulate_eps: Annotated[float, Field(ge=0, le=1e-3)] = 0
 
     @model_validator(mode="after")
     def _options_match_kind(self) -> Tolerance:
         given = {"terms", "accumulate_eps"} & self.model_fields_set
-        if self.kind == "correctly_rounded" and given:
+        if self.kind != "rounding_interval" and given:
             raise ValueError(f"{' and '.join(sorted(given))} belong to kind: rounding_interval only")
         if self.kind == "rounding_interval" and not (len(given) == 2 and self.accumulate_eps > 0):
             raise ValueError("kind: rounding_interval needs terms and an accumulate_eps above 0")
         return self
+
+    @property
+    def eps(self) -> float:
+        """What the oracle's magnitude is multiplied with, beside `terms`."""
+        return 1.0 if self.kind == "analysed" else self.accumulate_eps
 
 
 class Case(_Strict):
@@ -133,8 +142,9 @@ class Case(_Strict):
     id: Name
     title: Text
     inputs: Literal[
-        "normal", "wide", "large", "large_nn", "signed_zeros", "one_hot", "one_hot_nn", "distinct", "extremes"
-    ]
+        "normal", "wide", "large", "large_nn", "signed_zeros", "one_hot", "one_hot_nn", "distinct", "extremes",
+        "huge_scores", "identical_keys", "one_key",
+    ]  # fmt: skip
     schedule: Literal["late", "eager", "random"] = "late"
     quick: bool = False
     params: Params = {}
@@ -323,7 +333,7 @@ class KernelSpec(_Strict):
 
     builder: Builder
     tensors: Annotated[list[Tensor], Field(min_length=1)]
-    oracle: Literal["add", "double", "gemm_nn", "gemm_nt", "transpose"]
+    oracle: Literal["add", "attention", "double", "gemm_nn", "gemm_nt", "transpose"]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
     flop: list[Positive | Name] = []
@@ -349,7 +359,7 @@ class Exercise(_Strict):
     runs_on: Literal["sm_90", "sm_100"] = "sm_100"
     builder: Builder
     tensors: Annotated[list[Tensor], Field(min_length=1)]
-    oracle: Literal["add", "double", "gemm_nn", "gemm_nt", "transpose"]
+    oracle: Literal["add", "attention", "double", "gemm_nn", "gemm_nt", "transpose"]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
     flop: list[Positive | Name] = []

@@ -304,6 +304,12 @@ _ADVICE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (r"\bTx\.copy\(", r"\balloc_buffer\("),
     ),
     (
+        "doesn't match B_K",
+        "the two operands do not agree on the dimension that is summed over: B is taken as an N x K matrix, whose rows run along"
+        " K (K-major); one that is stored as K x N, such as V in P V, is MN-major and needs transB=True",
+        (r"\bgemm_async\(",),
+    ),
+    (
         "validate_copy_op failed",
         "compare scope, shape and layout of the two buffers; a function that still returns None is no layout",
         (r"\bcopy\(",),

@@ -250,7 +250,7 @@ def _plan(session: Session) -> dict[str, Any]:
             {
                 "oracle": kernel.oracle,
                 "terms": kernel.size(kernel.tolerance.terms),
-                "accumulate_eps": kernel.tolerance.accumulate_eps,
+                "accumulate_eps": kernel.tolerance.eps,
                 "tensors": kernel.tensor_specs(),
             }
             for kernel in session.exercise.kernels

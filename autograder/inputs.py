@@ -1,5 +1,6 @@
 """Seeded inputs. Each family is one function (shapes, generator) -> arrays, made for a pair A (M, K), B (N,
-K); normal, distinct and extremes take any number of shapes.
+K); normal, distinct and extremes take any number of shapes, huge_scores, identical_keys and one_key are for Q, K
+and V of attention, all (N, D), each head having 128 rows.
 
 They are generated in the oracle's process from the seed of the run, which the submission's process never
 learns. Every family makes zeros, a copy of an input, and an untouched output wrong.
@@ -127,6 +128,55 @@ def extremes(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list
     """Zeros of both signs, subnormals, and the largest fp16 numbers with a finite double."""
     values = np.array([0.0, 2.0**-24, 1023 * 2.0**-24, 2.0**-14, 1.0, _FP16_MAX / 2])
     return [random.choice(values, shape) * random.choice([-1.0, 1.0], shape) for shape in shapes]
+
+
+HEAD = 128  # queries and keys of a head
+HUGE = 300.0  # a scaled score whose exponential overflows fp32, and fp16 long before
+ALONE = 64.0  # how far one scaled score stands above the others: exp(-64) is 0 in fp16
+
+
+@family
+def huge_scores(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Scaled scores near +300, near -300 or near 0, one after the other query; V normal.
+
+    Within a row they differ by little, as those of `normal` do, so the softmax is as broad as there. Without its row's
+    maximum subtracted, an exponential overflows, or the whole row vanishes; the rows near 0 stay right.
+    """
+    (n, d), *_ = shapes
+    along = random.choice([-1.0, 1.0], d) / np.sqrt(d)  # a unit vector that all keys share
+    q, k = (_without(random.standard_normal((n, d)), along) for _ in range(2))
+    length = np.sqrt(HUGE * np.sqrt(d))
+    sign = np.resize([1.0, -1.0, 0.0], n)[:, None]
+    v = random.standard_normal((n, d)) + 0.75
+    return [q + sign * length * along, k + length * along, v]
+
+
+@family
+def identical_keys(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """All keys of a head are the same: every weight is 1/128, and a row of the output is the mean of V's rows."""
+    (n, d), *_ = shapes
+    q, k = random.standard_normal((n, d)), random.standard_normal((n // HEAD, d))
+    return [q, np.repeat(k, HEAD, axis=0), random.standard_normal((n, d)) + 0.75]
+
+
+@family
+def one_key(random: np.random.Generator, shapes: list[tuple[int, int]]) -> list[Array]:
+    """Each query meets one key of its head and no other, and no number appears twice in V (up to 59,392).
+
+    Keys are unit vectors of both signs, so D is 64 or more. An output row is a copy of the row of V that it tells of.
+    """
+    (n, d), *_ = shapes
+    unit = np.concatenate([np.eye(d), -np.eye(d)])
+    k = np.concatenate([unit[random.permutation(2 * d)[:HEAD]] for _ in range(n // HEAD)])
+    picks = np.concatenate([HEAD * head + random.permutation(HEAD) for head in range(n // HEAD)])
+    (v,) = distinct(random, [(n, d)])
+    return [k[picks] * ALONE * np.sqrt(d), k, v]
+
+
+def _without(rows: Array, along: Array) -> Array:
+    """The rows without their part along a unit vector."""
+    left: Array = rows - np.outer(rows @ along, along)
+    return left
 
 
 def _with_sums_inside_fp16(a: Array, b: Array) -> Array:

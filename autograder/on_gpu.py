@@ -136,7 +136,7 @@ class GpuSide:
             "reference": timing.reference,
             "oracle": kernel.oracle,
             "terms": kernel.size(kernel.tolerance.terms),
-            "accumulate_eps": kernel.tolerance.accumulate_eps,
+            "accumulate_eps": kernel.tolerance.eps,
         }
         request: dict[str, Any] = {
             "stage": "time",

@@ -24,11 +24,11 @@ INSTRUCTIONS = (
     "wgmma.mma_async", "wgmma.wait_group",
 )  # fmt: skip
 
-#: Bytes per path, floating-point operations, and what a profiled run adds.
+#: Bytes per path, floating-point operations, tcgen05.mma with A in TMEM, and what a profiled run adds.
 AMOUNTS = (
     "bytes.bulk.dsmem", "bytes.bulk.load", "bytes.bulk.store", "bytes.global.load", "bytes.global.store", "bytes.tma.load",
     "bytes.tma.store", "bytes.tmem.load", "bytes.tmem.store", "flops.mma.sync", "flops.tcgen05.mma", "flops.wgmma",
-    "ctas", "mma.executed", "tcgen05.mma.cta_group::2",
+    "ctas", "mma.a_in_tmem", "mma.executed", "tcgen05.mma.cta_group::2",
     "global.requests", "global.sectors", "global.sectors.ideal", "shared.requests", "shared.wavefronts",
     "shared.wavefronts.ideal",
 )  # fmt: skip
@@ -82,6 +82,9 @@ COUNTED_BY = {
     "bytes.tmem.load": ("tcgen05.ld",),
     "bytes.tmem.store": ("tcgen05.st",),
     "flops.tcgen05.mma": ("tcgen05.mma",),
+    "mma.a_in_tmem": ("tcgen05.mma",),
+    "tcgen05.wait::ld": ("tcgen05.ld", "tcgen05.wait::ld"),
+    "tcgen05.wait::st": ("tcgen05.st", "tcgen05.wait::st"),
     "tma.loads_in_flight_at_mma": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
     "tcgen05.mma.beside_loads": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
     "tcgen05.mma.cta_group::2": ("tcgen05.mma",),

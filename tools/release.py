@@ -108,13 +108,12 @@ def write_previous_step(name: str) -> None:
 
 
 def known_lines(name: str) -> set[str]:
-    """Code lines that learners may have seen when they get exercise `name`: those of the exercises it continues."""
-    known: set[str] = set()
-    previous = continued(name)
-    while previous is not None:
-        known |= {squeeze(line.split("  #")[0]) for line in kernel_cell(previous).split("\n")}
-        previous = continued(previous)
-    return known
+    """Code lines that learners may have seen when they get exercise `name`: solutions that it or an earlier exercise
+    hands out, because it continues them.
+    """
+    exercises = yaml.safe_load((COURSE / "course.yaml").read_text(encoding="utf-8"))["exercises"]
+    handed_out = {e["continues"] for e in exercises if e["id"] <= name and "continues" in e}
+    return {squeeze(line.split("  #")[0]) for p in sorted(handed_out) for line in kernel_cell(p).split("\n")}
 
 
 def differences(fresh: Path, stored: Path) -> list[str]:

@@ -23,6 +23,13 @@ FILLS = (
 TMA_STORE = "cp.async.bulk.tensor.store"  # names a tensor map and no tensor
 NO_FILLS = (TMA_STORE, "cp.async.bulk.commit", "cp.async.bulk.wait", "cp.async.commit", "cp.async.wait")
 
+# Where the parts of a softmax stand: a scale is a number of Python's, and arithmetic on registers has no name of its own.
+IN_THE_TEXT = {
+    "scale": r"(?i)scale\w* *=|log2|sqrt\(",
+    "softmax": r"\b(Tx|T)\.(max|sum|fma|sub|mul|exp2?)\(|row_sum\[0\]|row_max\[0\]",
+    "tmem": r"(?i)tmem\w*\.(alloc|move_base)|tmem\w*\[",
+}
+
 
 @check
 def correctness(check: Check, outcome: Outcome) -> CheckResult:
@@ -123,7 +130,7 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
 def suspects(outcome: Outcome, suspect: str) -> list[Location]:
     """The lines where a mistake of this sort can be: where the output is stored, under which conditions and by how
     many CTAs, where the sum leaves the tensor core and is cast, where tiles get their layout, or where the operands are
-    filled, loaded and multiplied.
+    filled, loaded and multiplied; for a softmax, where its parts are computed.
     """
     stores = outcome.lines_on_output(STORES) or outcome.lines_of(TMA_STORE)
     if suspect == "store":
@@ -134,6 +141,8 @@ def suspects(outcome: Outcome, suspect: str) -> list[Location]:
     if suspect == "cast":
         casts = outcome.lines_with(r"(?i)cast\(|cvt\.")
         return casts or outcome.lines_of("cvt") or outcome.lines_of("tcgen05.ld") + stores
+    if suspect in IN_THE_TEXT:
+        return outcome.lines_in_builder(IN_THE_TEXT[suspect]) or stores
     fills = outcome.lines(lambda name, _: name.startswith(FILLS) and not name.startswith(NO_FILLS))
     # Another layout, or another view of the same memory, leaves no instruction.
     pattern = r"\blayout\w* *=|\balign=|\.view\(" if suspect == "layout" else r"\.view\("

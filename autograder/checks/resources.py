@@ -9,7 +9,7 @@ from autograder.report.model import CheckResult, Evidence, Fault, Verdict
 
 # How to find the lines that decide a resource: in TIRx, SMEM is sized where the pool is committed.
 CAUSES = {
-    "tmem_columns": r"tcgen05\.alloc\b",
+    "tmem_columns": r"tcgen05\.alloc\b|\bTMEMPool\(",
     "smem_bytes": r"^\s*\w+\.commit\(",
     "threads_per_cta": r"T\.(thread_id|warp_id|warp_id_in_wg|warpgroup_id)\(",
 }

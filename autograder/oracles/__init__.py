@@ -14,7 +14,10 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reference:
-    """The exact result and the sum of magnitudes |A||B|^T that bounds a right kernel's error, both fp64."""
+    """The exact result and what bounds a right kernel's error, both fp64.
+
+    `magnitude` is the sum of magnitudes |A||B|^T, or (tolerance `analysed`) the bound itself.
+    """
 
     exact: Array
     magnitude: Array
@@ -34,7 +37,8 @@ def oracle(compute: Oracle) -> Oracle:
 
 def mistakes_of(name: str) -> Callable[[Mistakes], Mistakes]:
     """Register what classic mistakes would give, most telling first: (what was done, its result), and as a third
-    where to look if that is not in the operands.
+    where to look if that is not in the operands. A result that is NaN everywhere stands for whatever is NaN or infinite
+    in most of the wrong elements.
     """
 
     def register(make: Mistakes) -> Mistakes:

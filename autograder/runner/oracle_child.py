@@ -88,6 +88,7 @@ class _Judge:
     def __init__(self) -> None:
         import torch
 
+        import autograder.oracles.attending
         import autograder.oracles.doubling
         import autograder.oracles.elementwise
         import autograder.oracles.gemm

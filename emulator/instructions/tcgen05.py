@@ -291,6 +291,8 @@ def _issue_mma(
         machine.count("mma.executed")
         if group == 2:
             machine.count("tcgen05.mma.cta_group::2")
+        if a_in_tmem:
+            machine.count("mma.a_in_tmem")
         if machine.tile_record is not None:
             cells = plan.rows * i.n
             machine.tile_record.mma(t.cta, t.warps[0], op.d & 0xFFFF, plan.columns, cells, not op.enable)

@@ -178,7 +178,7 @@ def test_names_in_the_course_are_those_that_exist() -> None:
         synchronization,
     )
     from autograder.oracles import ORACLES as references
-    from autograder.oracles import doubling, elementwise, gemm, transposing  # noqa: F401
+    from autograder.oracles import attending, doubling, elementwise, gemm, transposing  # noqa: F401
     from autograder.swizzles import SWIZZLES
 
     assert set(CHECK_KINDS) == set(checks.CHECKS)

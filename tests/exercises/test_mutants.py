@@ -79,6 +79,13 @@ GRADED = [
     "exercise_12/b_for_each_consumer",
     "exercise_12/empty_counts_one_commit",
     "exercise_12/idle_warpgroup",
+    "exercise_13/max_not_subtracted",
+    "exercise_13/no_wait_ld_of_s",
+    "exercise_13/no_wait_st",
+    "exercise_13/p_in_other_columns",
+    "exercise_13/scale_without_log2_e",
+    "exercise_13/tmem_512",
+    "exercise_13/v_k_major",
 ]
 # From here on a grade has many problem sizes, and the first of them shows the mistake; but not these.
 QUICK_FROM, WHOLE = "exercise_06", {"exercise_08/first_loads_beyond_k"}
