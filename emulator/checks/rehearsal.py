@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _STEPS = 4000  # of strands, in one rehearsal
 _ROUNDS = 64  # waits in a row that one role is let through
-_WAITS = 16  # that are released; hangs of more roles are reported without
+_WAITS = 32  # that are released (two clusters with two consumers have 20); hangs of more are reported without
 
 
 @dataclass(eq=False)

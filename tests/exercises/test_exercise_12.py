@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,3 +98,14 @@ def test_every_step_of_the_way_lowers(source: str, build: gemm.Build) -> None:
 
 def test_each_region_has_its_todo(source: str) -> None:
     assert gemm.todos(source) == list(range(1, REGIONS + 1))
+
+
+@pytest.mark.parametrize("name", ["slot_parity", "arrivals_of_all_warpgroups", "own_acc_empty"])
+def test_a_hang_of_two_clusters_has_one_cause(name: str, course: Path, build: gemm.Build) -> None:
+    """Twenty waits, and one of them is the first to look at: the consumers' for their accumulators."""
+    mutant = course / "tests" / "mutants" / "exercise_12" / f"{name}.py"
+    kernel = emulator.compile(build(mutant, SIZE))
+    _, run = gemm.launch(kernel, (1024, 768, 320))
+    first, *others = [finding for finding in run.findings if finding.code == "deadlock"]
+    assert "for ever on mbarrier acc_empty" in first.message
+    assert others and all("too, at" in finding.message for finding in others)
