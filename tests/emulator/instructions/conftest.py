@@ -59,7 +59,7 @@ class Machine(SimpleNamespace):
         super().__init__(
             counters={}, progress=0, smem_bytes=65536, static_smem=0, memory=GlobalMemory(), numerics="fast", reports=[], pending=[],
             idle_rounds=0, grid=(1, 1, 1), num_threads=128, num_warps=4, written={}, next_cluster=1, num_clusters=1, cancelled=set(),
-            printed=[], ids=0, statistics=None, checker=None,
+            printed=[], ids=0, statistics=None, checker=None, schedule="eager", trace=None, tile_record=None, poison=None,
         )  # fmt: skip
         self.__dict__.update(fields)
 
