@@ -145,3 +145,10 @@ def test_one_check_of_the_html() -> None:
     assert "20 points" in fragment(report())
     assert "20 points" not in fragment(report(), "synchronization")
     assert "race on A_smem" not in fragment(report(), "build")
+
+
+def test_units_stay_readable_in_plain_text() -> None:
+    """Both signs for micro, and the others that reports use, have an ASCII spelling of their own: no question mark."""
+    from autograder.report.terminal import _safe
+
+    assert _safe("69.1 µs, 69.1 μs, 2 × 3 ≤ 7 – so", True) == "69.1 us, 69.1 us, 2 x 3 <= 7 - so"
