@@ -1,4 +1,4 @@
-"""PrimFunc -> (lowered device functions, launch plan).  With :mod:`emulator.translate` the only place that knows TVM.
+"""PrimFunc -> (lowered device functions, launch plan).  With :mod:`emulator.translate` and :mod:`emulator.tvm_repairs` all that knows TVM.
 
 The pipeline is TVM's own (``tvm.tirx.compilation_pipeline.tirx_pipeline``), so the emulator executes exactly the
 program that the CUDA code generator would print: real descriptors, swizzles and addresses included.
