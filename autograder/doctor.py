@@ -74,7 +74,7 @@ def _nvcc() -> Finding:
 
 _SELF_TEST = """
 import sys; sys.path += {roots!r}
-from autograder.runner.tvm_import import import_tvm
+from emulator.tvm_import import import_tvm
 import_tvm()
 import numpy as np, emulator
 from autograder.runner.self_check import copy_kernel

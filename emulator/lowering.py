@@ -15,28 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from emulator.checks.findings import SourceLocation
 from emulator.errors import LoweringError
-
-
-def import_tvm() -> Any:
-    """Import TVM without PyTorch: tvm_ffi imports torch when it can, which costs two seconds and gives us nothing."""
-    blocked = "torch" not in sys.modules and "tvm" not in sys.modules
-    if blocked:
-        sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        import tvm
-        import tvm.tirx
-    finally:
-        if blocked:
-            del sys.modules["torch"]
-    return tvm
-
+from emulator.tvm_import import import_tvm
 
 tvm = import_tvm()
 

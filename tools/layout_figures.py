@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 from autograder.drawing import apply_everywhere  # noqa: E402
 from autograder.report.model import Grid  # noqa: E402
 from autograder.report.picture import svg  # noqa: E402
-from autograder.runner.tvm_import import import_tvm  # noqa: E402
+from emulator.tvm_import import import_tvm  # noqa: E402
 
 FOLDER = ROOT / "solutions" / "exercise_03"
 GAP = -1  # stands for rows or columns that are left out

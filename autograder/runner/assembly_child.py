@@ -32,7 +32,7 @@ _SPILLS = r"(\d+) bytes spill (?:stores|loads)"
 def main(channel: int) -> None:
     os.set_inheritable(channel, False)
     from autograder.runner import limits
-    from autograder.runner.tvm_import import import_tvm
+    from emulator.tvm_import import import_tvm
 
     limits.die_with_parent()
     tvm = import_tvm()

@@ -65,7 +65,7 @@ class Refused(Exception):
 
 def _prepare(request: dict[str, Any]) -> None:
     from autograder.runner import limits
-    from autograder.runner.tvm_import import import_tvm
+    from emulator.tvm_import import import_tvm
 
     limits.die_with_parent()
     import_tvm()

@@ -27,7 +27,7 @@ _kept: list[BaseException] = []  # their frames hold tensors: freeing those of a
 def main(channel: int) -> None:
     os.set_inheritable(channel, False)
     from autograder.runner import limits
-    from autograder.runner.tvm_import import import_tvm
+    from emulator.tvm_import import import_tvm
 
     limits.die_with_parent()
     load_cuda_runtime()

@@ -13,8 +13,8 @@ from autograder.diagnosis import Diagnosis
 from autograder.report.model import Fault
 from autograder.runner import machine_child
 from autograder.runner.ir_json import NotAKernel
-from autograder.runner.tvm_import import import_tvm
 from autograder.submission import Submission
+from emulator.tvm_import import import_tvm
 
 from .conftest import SMALL_KERNEL
 

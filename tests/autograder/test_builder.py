@@ -19,8 +19,8 @@ from autograder.runner import build_child
 from autograder.runner.build import Table, receive_prim_funcs, start_builder
 from autograder.runner.limits import landlock_version
 from autograder.runner.process import Pump
-from autograder.runner.tvm_import import import_tvm
 from autograder.submission import Submission
+from emulator.tvm_import import import_tvm
 
 from .conftest import REPOSITORY, SMALL_KERNEL
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autograder.runner import ir_json
-from autograder.runner.tvm_import import import_tvm
+from emulator.tvm_import import import_tvm
 
 from .conftest import SMALL_KERNEL
 

@@ -138,7 +138,7 @@ def test_the_formulas_of_the_course_are_those_of_the_solution(course: Course) ->
     """Every wanted layout, every call, by TIRx's own apply: the solution's functions are equal everywhere."""
     import json
 
-    from autograder.runner.tvm_import import import_tvm
+    from emulator.tvm_import import import_tvm
 
     import_tvm()
     for exercise in course.exercises:

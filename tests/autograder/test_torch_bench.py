@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autograder.course import REFERENCE_INPUTS
-from autograder.runner.tvm_import import import_tvm
+from emulator.tvm_import import import_tvm
 
 import_tvm()
 import numpy as np  # noqa: E402

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from emulator.tvm_import import import_tvm
+
 ARCH = "sm_90a"
 
 
@@ -71,25 +73,9 @@ def kernel_from_source(name: str, source: str, **names: Any) -> Any:
 # ---------------------------------------------------------------------------------------------- the two sides
 
 
-def import_tvm_with_cuda() -> Any:
-    """TVM without PyTorch (it is slow to import and not needed)."""
-    import sys
-
-    if "tvm" not in sys.modules and "torch" not in sys.modules:
-        sys.modules["torch"] = None  # type: ignore[assignment]
-        try:
-            import tvm
-            import tvm.tirx
-        finally:
-            del sys.modules["torch"]
-    import tvm
-
-    return tvm
-
-
 def compile_for_gpu(func: Any) -> Any:
     """The compiled module, as a user of TVM gets it."""
-    tvm = import_tvm_with_cuda()
+    tvm = import_tvm()
     target = tvm.target.Target({"kind": "cuda", "arch": ARCH})
     with target:
         return tvm.compile(tvm.IRModule({"main": func}), target=target, tir_pipeline="tirx")
@@ -97,7 +83,7 @@ def compile_for_gpu(func: Any) -> Any:
 
 def run_on_gpu(executable: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run the compiled module on copies of ``arguments``; returns all of them afterwards."""
-    tvm = import_tvm_with_cuda()
+    tvm = import_tvm()
     device = tvm.cuda(0)
     tensors = [tvm.runtime.tensor(a, device=device) for a in arguments]
     device.sync()

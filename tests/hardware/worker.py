@@ -13,6 +13,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from emulator.tvm_import import import_tvm
+
 
 class LostContext(Exception):
     """The GPU faulted: nothing else runs in this process."""
@@ -98,9 +100,8 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # compilers talk on stdout
     gpu, outputs = sys.argv[1] == "gpu", Path(sys.argv[2])
-    from hardware import harness
 
-    harness.import_tvm_with_cuda()
+    import_tvm()
     from hardware.cases import all_cases
 
     found = all_cases()

@@ -90,7 +90,7 @@ class TvmDevice:
 
     def __init__(self, arch: str) -> None:
         from autograder.gpu import compile_mode
-        from autograder.runner.tvm_import import import_tvm
+        from emulator.tvm_import import import_tvm
 
         os.environ.setdefault("TVM_CUDA_COMPILE_MODE", compile_mode())
         load_cuda_runtime()

@@ -1,7 +1,6 @@
 """Import TVM without PyTorch.
 
-tvm_ffi imports torch when it finds it, which costs two seconds that neither building nor emulating a kernel
-needs.
+tvm_ffi imports torch when it finds it, which costs two seconds that neither building nor emulating a kernel needs.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from typing import Any
 
 def import_tvm() -> Any:
     """The tvm module. A later `import torch` by anyone works as usual."""
-    missing = object()
-    before: Any = sys.modules.get("torch", missing)
-    if before is missing:
+    blocked = "torch" not in sys.modules and "tvm" not in sys.modules
+    if blocked:
         sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         import tvm
         import tvm.script
+        import tvm.tirx
     finally:
-        if before is missing:
+        if blocked:
             del sys.modules["torch"]
     return tvm
