@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from autograder.course import MEASURES
-from autograder.progress import write_atomically
+from autograder.files import write_atomically
 from autograder.runner.process import Child, ChildEnded, Pump
 
 OPTIONS = ("-cubin", "-O3", "-std=c++17", "-Xptxas", "-v")

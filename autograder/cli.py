@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autograder import __version__
+from autograder import __version__, instructor_cli
 from autograder.errors import (
     EXIT_FULL_MARKS,
     EXIT_MACHINE,
@@ -20,6 +20,7 @@ from autograder.errors import (
     UsageError,
     did_you_mean,
 )
+from autograder.files import check_target, write_text
 
 if TYPE_CHECKING:
     from autograder.course import Course, Exercise
@@ -109,7 +110,7 @@ def grade(
     gpus = _gpus(device, exercises)
     for option, target in (("--json", json_path), ("--html", html_path)):
         if target is not None and (option, str(target)) != ("--json", "-"):
-            _check_target(option, str(target))
+            check_target(option, str(target))
     reports = []
     for spec, gpu in zip(exercises, gpus, strict=True):
         settings = Settings(seed=seed, quick=quick, gpu=gpu, cache=root / FOLDER / "assembly")
@@ -203,7 +204,6 @@ def timeline(
     """The modelled time of your kernel: which warp waits for what, and when."""
     import json
 
-    from autograder.progress import write_atomically
     from autograder.report.timeline import page, summary, trace
     from autograder.submission import read_submission, released_kernel
     from autograder.timeline import at_size
@@ -219,7 +219,7 @@ def timeline(
     spec = _find(course, exercise)
     for option, target in (("--html", html_path), ("--trace", trace_path), ("--json", json_path)):
         if target is not None and (option, str(target)) != ("--json", "-"):
-            _check_target(option, str(target))
+            check_target(option, str(target))
     where = path or (_solution_path if solution else _learner_path)(root, spec)
     submission = read_submission(where, spec, None if solution else released_kernel(root, spec))
     found = model(at_size(spec, _sizes(sizes), builder), submission, course.limits, clock_ghz=clock)
@@ -230,9 +230,9 @@ def timeline(
             _echo_wrapped(line.encode("ascii", "replace").decode() if plain else line, 4)
     for target, text in ((html_path, page), (trace_path, trace)):
         if target is not None:
-            _write(target, page(found, first, last) if text is page else trace(found), write_atomically)
+            write_text(target, page(found, first, last) if text is page else trace(found))
     if json_path not in (None, "-"):
-        _write(Path(str(json_path)), json.dumps(found.to_json()) + "\n", write_atomically)
+        write_text(Path(str(json_path)), json.dumps(found.to_json()) + "\n")
 
 
 def _sizes(given: tuple[str, ...]) -> dict[str, int]:
@@ -290,6 +290,10 @@ def check_course(plain: bool, folder: Path | None) -> None:
         mark = ("-- " if problem else "ok ") if plain else ("✗ " if problem else "✓ ")
         _echo(mark + text)
     sys.exit(EXIT_FULL_MARKS if good else EXIT_USAGE)
+
+
+for command in instructor_cli.COMMANDS:
+    cli.add_command(command)
 
 
 # Helpers ----------------------------------------------------------------------------------------
@@ -370,54 +374,17 @@ def _write_files(
 ) -> None:
     import json
 
-    from autograder.progress import write_atomically
-
     if json_path is not None:
         data = [report.model_dump(mode="json") for report in reports]
         text = json.dumps(data if many else data[0], indent=1) + "\n"
         if json_path == "-":
             click.echo(text, nl=False)
         else:
-            _write(Path(json_path), text, write_atomically)
+            write_text(Path(json_path), text)
     if html_path is not None:
         from autograder.report.html import page
 
-        _write(html_path, "".join(page(report) for report in reports), write_atomically)
-
-
-_SOURCES = {".ipynb", ".py", ".yaml", ".yml", ".md", ".toml"}
-
-
-def _check_target(option: str, target: str) -> None:
-    """Refuse a report file that cannot be written, or that would replace somebody's work, before grading.
-
-    Raises:
-        UsageError: one line.
-    """
-    path = Path(target)
-    if target == "-":
-        raise UsageError(f"{option} -: only --json goes to the terminal; give the name of a file")
-    if not target.strip():
-        raise UsageError(f"{option}: give the name of a file")
-    if path.suffix.lower() in _SOURCES:
-        raise UsageError(f"{option} {target}: a report would overwrite a source file; choose another name")
-    if path.is_dir():
-        raise UsageError(f"{option} {target}: that is a folder; give the name of a file")
-    if not path.parent.is_dir():
-        raise UsageError(f"{option} {target}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"{option} {target}: not writable")
-
-
-def _write(path: Path, text: str, write: Callable[[Path, bytes], None]) -> None:
-    try:
-        if path.exists() and not path.is_file():  # a device, a pipe: written to, never replaced
-            with open(path, "wb") as stream:
-                stream.write(text.encode())
-            return
-        write(path.resolve(), text.encode())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error})") from None
+        write_text(html_path, "".join(page(report) for report in reports))
 
 
 def _record(root: Path, report: GradeReport) -> None:

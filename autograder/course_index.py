@@ -15,6 +15,7 @@ from pathlib import Path
 from autograder import __version__, progress
 from autograder.course_folder import COURSE_FILE
 from autograder.errors import CourseError
+from autograder.files import write_atomically
 
 _FILE = "course.json"
 
@@ -60,7 +61,7 @@ def load_index(root: Path) -> Index:
     content = {"key": key, "title": course.title, "entries": [asdict(entry) for entry in entries]}
     with suppress(OSError):
         kept.parent.mkdir(exist_ok=True)
-        progress.write_atomically(kept, json.dumps(content).encode())
+        write_atomically(kept, json.dumps(content).encode())
     return Index(course.title, entries)
 
 

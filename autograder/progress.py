@@ -7,12 +7,11 @@ Losing this file loses nothing that matters, so every problem with it is silent 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from autograder.files import write_atomically
 
 FOLDER = ".autograde"
 _FILE = "progress.json"
@@ -76,27 +75,6 @@ def save(root: Path, progress: Progress) -> bool:
     except OSError:
         return False
     return True
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it has either its old or its new content, whatever happens.
-
-    Raises:
-        OSError: it cannot be written; the old file is untouched.
-    """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(OSError):
-            os.chmod(name, path.stat().st_mode & 0o7777 if path.exists() else 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _number(value: Any) -> float:

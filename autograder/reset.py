@@ -10,7 +10,8 @@ from typing import Any
 
 from autograder.course import Exercise
 from autograder.errors import SubmissionError, UsageError
-from autograder.progress import FOLDER, write_atomically
+from autograder.files import write_atomically
+from autograder.progress import FOLDER
 from autograder.submission import cell_source, notebook_cells, strip_solution
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autograder.progress import FOLDER, Progress, Reached, load, save, write_atomically
+from autograder.files import write_atomically
+from autograder.progress import FOLDER, Progress, Reached, load, save
 
 
 def test_the_best_grade_stays(tmp_path: Path) -> None:

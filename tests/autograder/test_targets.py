@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autograder import cli
+from autograder import files
 from autograder.diagnosis import printed_by_submission
 from autograder.errors import UsageError
-from autograder.progress import write_atomically
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ def test_a_source_file_is_never_a_report(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("mine")
     with pytest.raises(UsageError, match="overwrite"):
-        cli._check_target("--json", str(path))
+        files.check_target("--json", str(path))
     assert path.read_text() == "mine"
 
 
@@ -29,14 +28,14 @@ def test_a_source_file_is_never_a_report(tmp_path: Path, name: str) -> None:
 )
 def test_bad_targets_are_refused_before_grading(target: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        cli._check_target("--html", target)
+        files.check_target("--html", target)
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    cli._write(pipe, "report", write_atomically)
+    files.write_text(pipe, "report")
     assert os.read(reader, 100) == b"report"
     os.close(reader)
     assert not pipe.is_file()
@@ -46,7 +45,7 @@ def test_a_symlink_keeps_pointing(tmp_path: Path) -> None:
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     target.write_text("old")
     link.symlink_to(target)
-    cli._write(link, "new", write_atomically)
+    files.write_text(link, "new")
     assert link.is_symlink()
     assert target.read_text() == "new"
 
