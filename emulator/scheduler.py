@@ -576,7 +576,8 @@ class Machine:
     def hang(self) -> None:
         from emulator.checks.deadlock import autopsy
 
-        for finding in autopsy(self):
+        # Causes first: the log keeps the first finding of a statement, and in another CTA the same wait may only follow.
+        for finding in sorted(autopsy(self), key=lambda found: "consequence" in found.data):
             self.log.add(finding)
 
     # ------------------------------------------------------------------------------------------ output

@@ -12,21 +12,37 @@ if TYPE_CHECKING:
 
 _ARRIVALS = ("mbarrier.arrive", "mbarrier.arrive.expect_tx", "tcgen05.commit", "cp.async.mbarrier.arrive")
 
+_IN_A_CLUSTER = (
+    "mbarrier.wait",
+    "bar.sync",
+    "barrier.cluster.wait",
+)  # who signals is in the waiter's cluster
+
 
 def autopsy(machine: Machine) -> list[Finding]:
-    """One finding per distinct wait of a launch in which nothing can run any more.
+    """One finding per distinct wait of a launch in which nothing can run any more, in one of the clusters that hang.
 
     Waits that others hold up say so and have ``data["consequence"]``.
     """
     groups: dict[tuple[Any, ...], list[Strand]] = {}
-    for strand in machine.live:
+    for strand in _of_one_cluster(machine.live):
         groups.setdefault(_key(strand), []).append(strand)
     waits = [Stuck(strands, strands[0].wait) for strands in groups.values()]
     for stuck in waits:
         stuck.overtaken = _phase_that_is_over(stuck) is not None
     states = [_state(stuck) for stuck in waits]  # the rehearsal changes them
+    for stuck, state in zip(waits, states, strict=True):
+        stuck.astray = bool(state.get("astray"))
     rehearse(machine, waits)
     return [_explain(machine, stuck, state) for stuck, state in zip(waits, states, strict=True)]
+
+
+def _of_one_cluster(live: list[Strand]) -> list[Strand]:
+    """The strands of the first cluster that hangs, where no strand can wait for another cluster."""
+    if any(strand.wait is None or strand.wait.kind not in _IN_A_CLUSTER for strand in live):
+        return live
+    first = min(strand.cta.cluster.index for strand in live)
+    return [strand for strand in live if strand.cta.cluster.index == first]
 
 
 def _key(strand: Strand) -> tuple[Any, ...]:
@@ -148,20 +164,29 @@ def _returned(bar: Any) -> list[int]:
     return sorted(warps) if all(warps <= cta.exited_warps for cta in bar.cta.cluster.ctas) else []
 
 
-def _astray(bar: Any) -> list[tuple[int, list[int]]]:
-    """(CTA, statements): the barrier at the same place in other CTAs that got what this one misses."""
+def _astray(bar: Any) -> list[tuple[int, list[int], str]]:
+    """(CTA, statements, what): the barrier at the same place in other CTAs that got what this one misses.
+
+    A part of the arrivals counts only when it is just what is missing here, and nobody waits there.
+    """
     found = []
-    waited_for = {id(getattr(s.wait, "barrier", None)) for s in bar.cta.machine.live}
+    awaited = {id(getattr(strand.wait, "barrier", None)) for strand in bar.cta.machine.live}
     for cta in bar.cta.cluster.ctas:
         other = cta.mbarriers.get(bar.offset)
         if other is None or other is bar:
             continue
         unannounced = bar.tx > 0 and other.tx < 0
         ahead = bar.pending == bar.expected and not bar.tx and other.generation > bar.generation
-        missing = 0 < other.expected - other.pending == bar.pending and id(other) not in waited_for
-        if unannounced or ahead or missing:
+        there = other.expected - other.pending
+        rest = 0 < bar.pending < bar.expected and there == bar.pending and id(other) not in awaited
+        if unannounced or ahead or rest:
             sites = dict.fromkeys(a.site for a in other.history + other.last_history if a.site >= 0)
-            found.append((cta.linear, list(sites)))
+            what = (
+                "bytes that it did not expect" if unannounced
+                else "the arrivals" if ahead
+                else f"the other {plural(there, 'arrival')}, and nobody waits for {'it' if there == 1 else 'them'} there"
+            )  # fmt: skip
+            found.append((cta.linear, list(sites), what))
     return found
 
 
@@ -181,7 +206,7 @@ def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
         history = now + before
         if state["over"] is not None and machine.checker is not None:
             also = [machine.checker.sites[site] for _, site, _ in state["idle"][:1]]
-        astray = [site for _, places in state["astray"] for site in places]
+        astray = [site for _, places, _ in state["astray"] for site in places]
         sites = [*dict.fromkeys(a.site for a in history), *astray, bar.init_site]
         what, cause, fix = _mbarrier(machine, stuck, state, now, bool(before))
         message = f"{who} {_verb(stuck)} for ever on mbarrier {bar.name} for parity {parity}: {what}. {cause}"
@@ -272,10 +297,10 @@ def _mbarrier(
     elif tx < 0:
         what += f" and has {-tx} bytes more than announced"
     if astray:
-        ctas = words((cta for cta, _ in astray), "CTA", "CTAs")
+        ctas = words((cta for cta, _, _ in astray), "CTA", "CTAs")
         return (
             what,
-            f"Mbarrier {name} of {ctas} has got {'bytes that it did not expect' if tx > 0 else 'the arrivals'}.",
+            f"Mbarrier {name} of {ctas} has got {astray[0][2]}.",
             "Signal the barrier of the CTA that waits: check the rank given to mapa or remote_view, the CTA mask and "
             "cta_group.",
         )
@@ -316,7 +341,8 @@ def _mbarrier(
         return (
             what,
             cause,
-            "Arrive once per round, at the stage of this round, and flip the phase of every wait after each round.",
+            "Arrive once per round, at the stage of this round, and flip the phase of every wait after each round; the "
+            "count given to mbarrier.init must be all arrivals of a round.",
         )
     if returned and not seen and not history:
         who = words(returned, "warp", "warps")

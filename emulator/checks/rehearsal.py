@@ -31,6 +31,7 @@ class Stuck:
         holds_itself: what it waits for comes when it goes on.
         signals: statements that arrived at its mbarrier in a rehearsal.
         overtaken: the phase it waits for is over, and so is the next one.
+        astray: the barrier at the same place in another CTA got what this one misses.
     """
 
     strands: list[Strand]
@@ -40,6 +41,7 @@ class Stuck:
     signals: list[int] = field(default_factory=list)
     released: bool = False
     overtaken: bool = False
+    astray: bool = False
     _generation: int = 0
 
     def __post_init__(self) -> None:
@@ -99,13 +101,13 @@ def rehearse(machine: Machine, waits: list[Stuck]) -> None:
 
 
 def _order(stuck: Stuck) -> tuple[int, int]:
-    """Barriers of warps first, whose holders are known; then what is likely a cause: a wait that was overtaken, or whose
-    phase has seen a part of its arrivals; then what few warps wait for."""
+    """Barriers of warps first, whose holders are known; then what is likely a cause: a wait that was overtaken, or
+    whose signals went to another CTA, or whose phase has seen a part of its arrivals; then what few warps wait for."""
     if stuck.kind == "bar.sync":
         return 0, len(stuck.strands)
     barrier = getattr(stuck.wait, "barrier", None) if stuck.kind == "mbarrier.wait" else None
     begun = barrier is not None and barrier.pending != barrier.expected
-    return 1 if stuck.overtaken else 2 if begun else 3, len(stuck.strands)
+    return 1 if stuck.overtaken or stuck.astray else 2 if begun else 3, len(stuck.strands)
 
 
 def _missing(machine: Machine, stuck: Stuck) -> set[Strand]:

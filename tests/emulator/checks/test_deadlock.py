@@ -287,3 +287,69 @@ def test_the_bytes_are_named_with_their_lines(announced: int, schedule: str, see
     lines = {x.line for x in f.locations}
     assert {line_of("loads"), line_of("announces")} <= lines
     assert str(announced) in f.message and "1024" in f.message
+
+
+# ---------------------------------------------------------------------------------------------- clusters
+
+
+def two_ctas(mistake: str) -> Any:
+    """Three rounds in each of two clusters: both CTAs report to the leader, which answers both."""
+    TO = 1 if mistake == "reports to nobody" else 0
+    ANSWERS = 1 if mistake == "answers one CTA" else 2
+
+    @T.prim_func
+    def kernel(OUT: T.Buffer((4, 32), "float32")):
+        T.device_entry()
+        cta = T.cta_id([4])
+        rank = T.cta_id_in_cluster([2])
+        warp = T.warp_id([2])
+        lane = T.lane_id([32])
+        pool = T.SMEMPool()
+        report = MBarrier(pool, 1)
+        answer = MBarrier(pool, 1)
+        pool.commit()
+        report.init(64)
+        answer.init(32)
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        T.cuda.cluster_sync()
+        if warp == 0:
+            if rank == 0:
+                for k in T.serial(3):
+                    report.wait(0, k % 2)  # both reports
+                    for other in T.unroll(ANSWERS):
+                        answer.remote_view(other).arrive(0)
+        else:
+            for k in T.serial(3):
+                report.remote_view(rank * TO).arrive(0)
+                answer.wait(0, k % 2)  # the answer
+                OUT[cta, lane] = T.float32(1)
+        T.cuda.cluster_sync()
+
+    return kernel
+
+
+@pytest.mark.parametrize("schedule, seed", [*SCHEDULES, ("random", 2)])
+@pytest.mark.parametrize(
+    "mistake, waits, cta, says",
+    [
+        ("reports to nobody", "both reports", 0, "report of CTA 1 has got the other 32 arrivals"),
+        ("answers one CTA", "the answer", 1, "answer of CTA 0 has got the arrivals"),
+    ],
+)
+def test_signals_that_went_to_the_other_cta(
+    mistake: str, waits: str, cta: int, says: str, schedule: str, seed: int
+) -> None:
+    """The cause is named, once, in every schedule; the same hang in the other cluster hides nothing."""
+    found = hang(two_ctas(mistake), np.zeros((4, 32), np.float32), schedule=schedule, seed=seed)
+    causes = [f for f in found if not f.data.get("consequence")]
+    assert len(causes) == 1, [str(f) for f in found]
+    (f,) = causes
+    assert (f.locations[0].line, f.cta) == (line_of(waits), cta)
+    assert says in f.message and "remote_view" in f.fix
+
+
+@pytest.mark.parametrize("schedule, seed", SCHEDULES)
+def test_two_ctas_without_a_mistake(schedule: str, seed: int) -> None:
+    out = np.zeros((4, 32), np.float32)
+    assert emulator.run(two_ctas(""), out, schedule=schedule, seed=seed).findings == ()
+    assert (out == 1).all()
