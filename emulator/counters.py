@@ -24,11 +24,12 @@ INSTRUCTIONS = (
     "wgmma.mma_async", "wgmma.wait_group",
 )  # fmt: skip
 
-#: Bytes per path, floating-point operations, tcgen05.mma with A in TMEM, and what a profiled run adds.
+#: Bytes per path, floating-point operations, instructions with a certain qualifier, and what a profiled run adds.
 AMOUNTS = (
     "bytes.bulk.dsmem", "bytes.bulk.load", "bytes.bulk.store", "bytes.global.load", "bytes.global.store", "bytes.tma.load",
     "bytes.tma.store", "bytes.tmem.load", "bytes.tmem.store", "flops.mma.sync", "flops.tcgen05.mma", "flops.wgmma",
     "ctas", "mma.a_in_tmem", "mma.executed", "tcgen05.mma.cta_group::2",
+    "tcgen05.commit.multicast::cluster",
     "global.requests", "global.sectors", "global.sectors.ideal", "shared.requests", "shared.wavefronts",
     "shared.wavefronts.ideal",
 )  # fmt: skip
@@ -85,9 +86,10 @@ COUNTED_BY = {
     "mma.a_in_tmem": ("tcgen05.mma",),
     "tcgen05.wait::ld": ("tcgen05.ld", "tcgen05.wait::ld"),
     "tcgen05.wait::st": ("tcgen05.st", "tcgen05.wait::st"),
+    "tcgen05.mma.cta_group::2": ("tcgen05.mma",),
+    "tcgen05.commit.multicast::cluster": ("tcgen05.commit",),
     "tma.loads_in_flight_at_mma": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
     "tcgen05.mma.beside_loads": ("cp.async.bulk.tensor.load", "tcgen05.mma"),
-    "tcgen05.mma.cta_group::2": ("tcgen05.mma",),
     "accumulations": ("tcgen05.mma",),
     "accumulations.serial": ("tcgen05.mma", "tcgen05.ld"),
     "warps.two_roles": ("cp.async.bulk.tensor.load", "tcgen05.mma", "tcgen05.ld"),

@@ -421,6 +421,7 @@ def _commit(mods: Mods, t: Threads, address: Any, mask: Any = None) -> None:
         if mask is None:
             bars = [cluster.barrier_at(addr, "tcgen05.commit")]
         else:
+            machine.count("tcgen05.commit.multicast::cluster")
             offset = addr & OFFSET_MASK
             bars = [
                 cluster.barrier_at((rank << 24) | offset, "tcgen05.commit")
