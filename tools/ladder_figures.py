@@ -29,12 +29,13 @@ from emulator.tile_record import TileRecord  # noqa: E402
 
 INK, FAINT, RED = "#1f2933", "#9aa5b1", "#b91c1c"
 SEED_10 = 35  # an order in which all three roles are at work side by side
+SEED_11 = 13  # the CTAs' loads take turns, and the MMAs of the second tile begin before the first one is read
 TILE_COLOURS = ("#dbeafe", "#dcfce7", "#ffedd5", "#ede9fe")
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened in CTA 0. `kind`: load, mma, phase, ld, store; `name`: barrier or nothing.
+    """Something that happened in a CTA. `kind`: load, mma, phase, ld, store; `name`: barrier or nothing.
 
     `number`: column of A's box for a load, parity of the completed phase, TMEM column for mma and ld.
     """
@@ -42,11 +43,12 @@ class Event:
     kind: str
     name: str
     number: int
+    cta: int = 0
 
 
 @contextmanager
 def recording(events: list[Event]) -> Iterator[None]:
-    """Append what CTA 0 does to `events` while the context lasts."""
+    """Append what happens in all CTAs to `events` while the context lasts."""
     load, mma, read_back = TileRecord.load, TileRecord.mma, TileRecord.read_back
     update, issue, start = Mbarrier.update, Machine.issue, Machine.run
 
@@ -54,34 +56,33 @@ def recording(events: list[Event]) -> Iterator[None]:
         self: TileRecord, cta: Any, warp: int, tensor: int, corner: tuple[int, ...], nbytes: int
     ) -> None:
         load(self, cta, warp, tensor, corner, nbytes)
-        if cta.linear == 0 and tensor == 0:
-            events.append(Event("load", "", corner[0]))
+        if tensor == 0:
+            events.append(Event("load", "", corner[0], cta.linear))
 
     def on_mma(
         self: TileRecord, cta: Any, warp: int, column: int, columns: int, cells: int, overwrites: bool
     ) -> None:
         mma(self, cta, warp, column, columns, cells, overwrites)
-        if cta.linear == 0:
-            events.append(Event("mma", "", column))
+        events.append(Event("mma", "", column, cta.linear))
 
     def on_read_back(
         self: TileRecord, cta: Any, warps: list[int], column: int, columns: int, lanes: int
     ) -> None:
         read_back(self, cta, warps, column, columns, lanes)
-        if cta.linear == 0 and 0 in warps:
-            events.append(Event("ld", "", column))
+        if 0 in warps:
+            events.append(Event("ld", "", column, cta.linear))
 
     def on_update(self: Mbarrier, arrivals: int = 0, tx: int = 0, *, site: int = -1, warp: int = -1) -> bool:
         done = update(self, arrivals, tx, site=site, warp=warp)
-        if done and self.cta.linear == 0:
-            events.append(Event("phase", self.name, 1 - self.parity))
+        if done:
+            events.append(Event("phase", self.name, 1 - self.parity, self.cta.linear))
         return done
 
     def on_issue(
         self: Machine, chain: Any, complete: Callable[[], None], what: str, site: int, payload: Any = None
     ) -> None:
-        if what == "TMA store" and self.running is not None and self.running.cta.linear == 0:
-            events.append(Event("store", "", 0))
+        if what == "TMA store" and self.running is not None:
+            events.append(Event("store", "", 0, self.running.cta.linear))
         issue(self, chain, complete, what, site, payload)
 
     def on_start(self: Machine) -> None:
@@ -122,15 +123,15 @@ def build(source: str, folder: Path, **params: Any) -> emulator.Kernel:
 
 
 def run(
-    kernel: emulator.Kernel, m: int, n: int, k: int, schedule: str = "late", seed: int = 0
+    kernel: emulator.Kernel, m: int, n: int, k: int, schedule: str = "late", seed: int = 0, ctas: int = 1
 ) -> list[Event]:
-    """The events of CTA 0."""
+    """The events of the first `ctas` CTAs."""
     events: list[Event] = []
     a, b = np.ones((m, k), np.float16), np.ones((n, k), np.float16)
     with recording(events):
         result = kernel.run(a, b, np.empty((m, n), np.float16), schedule=schedule, seed=seed)
     assert result.findings == ()
-    return events
+    return [event for event in events if event.cta < ctas]
 
 
 # ------------------------------------------------------------------------------------------ drawing
@@ -386,50 +387,175 @@ def exercise_10(scratch: Path) -> dict[str, Drawing]:
 
 
 def draw_pair() -> Drawing:
-    """What each CTA of a pair holds, and who signals which barrier across the pair. A drawing, no run."""
+    """Which rows of A, B and D each CTA of the pair holds. A drawing, no run."""
     drawing = Drawing(
         900,
         330,
-        "A pair of CTAs and its barriers",
-        "CTA 0, the leader, holds rows 0 to 127 of A, rows 0 to 127 of B and rows 0 to 127 of the accumulator; CTA 1 holds"
-        " rows 128 to 255 of each. One tcgen05.mma, issued in CTA 0, reads A and B of both and writes both accumulators."
-        " The loads of CTA 1 signal full in CTA 0, and its write-back arrives at acc_empty in CTA 0; commits in CTA 0 arrive"
-        " at empty and acc_full in both CTAs.",
+        "A tile of two CTAs",
+        "The tile of D is 256 by 256. The CTA of rank 0 holds rows 0 to 127 of A, rows 0 to 127 of B and rows 0 to 127 of"
+        " the accumulator, with all 256 columns. The CTA of rank 1 holds rows 128 to 255 of A, of B and of the"
+        " accumulator. The tensor core of each CTA multiplies its own rows of A by B from both CTAs.",
     )
-    for rank, x in ((0, 30), (1, 560)):
-        drawing.box(x, 40, 310, 250, "#ffffff")
-        name = f"CTA of rank {rank}" + (", the leader" if rank == 0 else "")
-        drawing.text(x + 155, 28, name, 14, bold=True)
-        rows = f"rows {128 * rank} to {128 * rank + 127}"
-        for y, what, fill in ((56, "A", 0), (104, "B", 2), (152, "accumulator, 256 columns", 1)):
-            drawing.box(x + 20, y, 270, 36, TILE_COLOURS[fill])
-            drawing.text(x + 155, y + 23, f"{what}: {rows}", 12)
-        barriers = ("full", "empty", "acc_full", "acc_empty")
-        for b, barrier in enumerate(barriers):
-            used = rank == 0 or barrier in ("empty", "acc_full")
-            drawing.box(
-                x + 20 + b * 69, 226, 63, 30, TILE_COLOURS[3] if used else "#ffffff", INK if used else FAINT
-            )
-            drawing.text(x + 51 + b * 69, 245, barrier, 11, fill=INK if used else FAINT)
-        drawing.text(x + 155, 276, "barriers; pale ones are not used", 11)
-    arrows = (
-        (76, "one tcgen05.mma reads and writes both", 0),
-        (216, "bytes of loads: to full", -1),
-        (246, "arrivals of write-back: to acc_empty", -1),
-        (186, "commits: to empty and acc_full of both", 1),
+    colours = (TILE_COLOURS[0], TILE_COLOURS[2])
+    x0, y0, half = 250, 96, 100
+    for rank in range(2):
+        y, b = y0 + rank * half, x0 + rank * half
+        drawing.box(x0 - 90, y, 60, half - 4, colours[rank])
+        drawing.text(x0 - 60, y + 42, "A", 15, bold=True)
+        drawing.text(x0 - 60, y + 62, f"{128 * rank} to {128 * rank + 127}", 10.5)
+        drawing.box(b, y0 - 62, half - 4, 40, colours[rank])
+        drawing.text(b + 48, y0 - 44, "B", 15, bold=True)
+        drawing.text(b + 48, y0 - 28, f"{128 * rank} to {128 * rank + 127}", 10.5)
+        drawing.box(x0, y, 2 * half - 4, half - 4, colours[rank])
+        drawing.text(x0 + half, y + 46, f"accumulator of rank {rank}", 13, bold=True)
+        drawing.text(x0 + half, y + 66, "128 lanes, 256 columns of TMEM", 10.5)
+        card = y0 + rank * half
+        drawing.box(540, card, 330, half - 12, colours[rank])
+        role = "the leader" if rank == 0 else "its peer"
+        drawing.text(705, card + 20, f"CTA of rank {rank}, {role}", 13, bold=True)
+        drawing.text(705, card + 42, f"loads rows {128 * rank} to {128 * rank + 127} of A and of B", 12)
+        who = (
+            "issues every MMA, for both" if rank == 0 else "issues no MMA; its tensor core works all the same"
+        )
+        drawing.text(705, card + 62, who, 12)
+    drawing.text(20, 24, "one K tile, one tile of D; colours: which CTA holds it", 12, "start")
+    drawing.text(x0 + half, y0 + 2 * half + 22, "the tile of D, 256 x 256", 12)
+    return drawing
+
+
+def phases_by_cta(events: list[Event]) -> dict[tuple[str, int], int]:
+    """(barrier, CTA) -> phases that were completed there."""
+    counts: dict[tuple[str, int], int] = {}
+    for event in events:
+        if event.kind == "phase":
+            key = (event.name.split("[")[0], event.cta)
+            counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def draw_barriers(events: list[Event], k_tiles: int, tiles: int) -> Drawing:
+    """Who signals which barrier where; the phases are counted in the run."""
+    counts = phases_by_cta(events)
+    rows = (
+        ("full", "one arrival in rank 0, TMA bytes of both CTAs", "MMA"),
+        ("empty", "one commit, to both", "producers"),
+        ("acc_full", "one commit, to both", "write-back"),
+        ("acc_empty", "128 + 128 threads", "MMA"),
     )
-    for y, label, sign in arrows:
-        drawing.line(346, y, 554, y, RED)
-        for tip, back in ((554, -8), (346, 8)):
-            if sign == 0 or (sign > 0) == (tip == 554):
-                drawing.line(tip, y, tip + back, y - 5, RED)
-                drawing.line(tip, y, tip + back, y + 5, RED)
-        drawing.text(450, y - 7, label, 11, fill=RED)
+    phases = "; ".join(
+        f"{name}: {counts.get((name, 0), 0)} in rank 0, {counts.get((name, 1), 0)} in rank 1"
+        for name, _, _ in rows
+    )
+    drawing = Drawing(
+        900,
+        350,
+        "Four barriers in two CTAs",
+        f"Completed phases in an emulated run of {tiles} tiles with {k_tiles} K tiles each. {phases}. Signals that cross"
+        " from one CTA to the other: TMA bytes and arrivals of write-back from rank 1 to rank 0, commits from rank 0 to"
+        " rank 1.",
+    )
+    for rank, x in enumerate((20, 610)):
+        drawing.box(x, 40, 270, 264, TILE_COLOURS[0] if rank == 0 else TILE_COLOURS[2])
+        drawing.text(
+            x + 135, 30, f"CTA of rank {rank}" + (", the leader" if rank == 0 else ""), 14, bold=True
+        )
+    for r, (name, by, waits) in enumerate(rows):
+        y = 54 + r * 62
+        for rank, x in enumerate((34, 624)):
+            done = counts.get((name, rank), 0)
+            drawing.box(x, y, 242, 46, "#ffffff" if done else "#f1f5f9", INK if done else FAINT)
+            fill = INK if done else FAINT
+            drawing.text(x + 10, y + 20, name, 13, "start", fill, bold=True)
+            what = f"{done} phases, awaited by {waits}" if done else "0 phases: initialised, not used"
+            if done and waits == "producers":
+                what = f"{done} phases, awaited by the producer"
+            drawing.text(x + 10, y + 37, what, 10.5, "start", fill)
+        to_leader = counts.get((name, 1), 0) == 0
+        tip, tail, sign = (290, 610, -1) if to_leader else (610, 290, 1)
+        middle = y + 26
+        drawing.line(tail, middle, tip, middle, RED)
+        for side in (-5, 5):
+            drawing.line(tip, middle, tip - 8 * sign, middle + side, RED)
+        drawing.text(450, middle - 8, by, 12, fill=RED)
+        drawing.text(
+            450, middle + 16, "from rank 1 to rank 0" if to_leader else "from rank 0 to rank 1", 10.5
+        )
+    under = f"phases: completed in an emulated run of {tiles} tiles with {k_tiles} K tiles each"
+    drawing.text(450, 332, under, 12)
+    return drawing
+
+
+def draw_pair_events(events: list[Event], k_tiles: int, width: int) -> Drawing:
+    """A row per CTA and kind; one commit that arrives in both CTAs is one column, and so are the MMAs of a K tile."""
+    kinds = ("load", "full", "mma", "empty", "acc_full", "ld", "acc_empty")
+    labels = {
+        "load": "TMA loads",
+        "full": "full",
+        "mma": "tcgen05.mma",
+        "empty": "empty",
+        "acc_full": "acc_full",
+        "ld": "tcgen05.ld, warp 0",
+        "acc_empty": "acc_empty",
+    }
+    counts: dict[tuple[str, int], int] = {}
+    columns: list[tuple[str, dict[int, int]]] = []  # kind, CTA -> how many of this kind came before
+    for event in events:
+        kind = event.name.split("[")[0] if event.kind == "phase" else event.kind
+        number = counts.get((kind, event.cta), 0)
+        counts[kind, event.cta] = number + 1
+        if kind not in kinds or (kind == "mma" and number % 4):
+            continue
+        if kind in ("empty", "acc_full") and event.cta == 1 and columns[-1][0] == kind:
+            columns[-1][1][1] = number  # the other half of the same commit
+            continue
+        columns.append((kind, {event.cta: number // 4 if kind == "mma" else number}))
+    rows = [(kind, cta) for cta in range(2) for kind in kinds if (kind, cta) in counts]
+    left, top, height = 190, 44, 26
+    step = (width - left - 16) / len(columns)
+    per_tile = {"load": k_tiles, "full": k_tiles, "mma": k_tiles, "empty": k_tiles, "ld": 4}
+    spoken = "; ".join(
+        f"{labels[kind]} {number % per_tile.get(kind, 1)} of tile {number // per_tile.get(kind, 1)} in"
+        f" {'both CTAs' if len(at) == 2 else f'rank {min(at)}'}"
+        for kind, at in columns
+        for number in [min(at.values())]
+    )
+    total = top + len(rows) * height + 22
+    drawing = Drawing(
+        width, total + 34, "Two CTAs, two tiles", f"In this order (numbers count from 0): {spoken}."
+    )
+    place = {row: top + i * height + (12 if row[1] else 0) for i, row in enumerate(rows)}
+    for (kind, cta), y in place.items():
+        drawing.text(left - 10, y + 15, f"rank {cta}: {labels[kind]}", 11, "end", bold=True)
+        drawing.line(left, y + 22, width - 16, y + 22, "#e5e7eb")
+    for i, (kind, at) in enumerate(columns):
+        x = left + i * step
+        if len(at) == 2:
+            drawing.line(x + step / 2, place[kind, 0] + 20, x + step / 2, place[kind, 1], RED)
+        for cta, number in at.items():
+            tile, inside = divmod(number, per_tile.get(kind, 1))
+            y = place[kind, cta]
+            drawing.box(x, y, step - 1, 20, TILE_COLOURS[tile])
+            if kind in per_tile:
+                drawing.text(x + (step - 1) / 2, y + 14, str(inside), 9)
+    for tile in range(2):
+        drawing.box(left + tile * 90, 12, 14, 14, TILE_COLOURS[tile])
+        drawing.text(left + tile * 90 + 20, 24, f"tile {tile}", 12, "start")
+    drawing.line(left + 190, 12, left + 190, 28, RED)
+    drawing.text(left + 200, 24, "one commit that arrives in both CTAs", 12, "start")
+    under = "order of events, from left to right; the numbers are K tiles, and slices of 64 columns for tcgen05.ld"
+    drawing.text(left + (width - left) / 2, total + 18, under, 12)
     return drawing
 
 
 def exercise_11(scratch: Path) -> dict[str, Drawing]:
-    return {"pair.svg": draw_pair()}
+    m, n, k = 512, 256, 256
+    kernel = build(kernel_source("exercise_11"), scratch, M=m, N=n, K=k, SMS=2)
+    events = run(kernel, m, n, k, "random", SEED_11, ctas=2)
+    return {
+        "pair.svg": draw_pair(),
+        "barriers.svg": draw_barriers(events, 4, 2),
+        "events.svg": draw_pair_events(events, 4, 960),
+    }
 
 
 EXERCISES: dict[str, Callable[[Path], dict[str, Drawing]]] = {

@@ -32,7 +32,6 @@ def test_solution_is_right_and_clean(
 
 
 def test_solution_does_what_the_lesson_says(solution_cell: Cell, build: gemm.Build) -> None:
-    m, n, k = BASE
     kernel = gemm.compiled(solution_cell("exercise_08"), BASE, build)
     _, run = gemm.launch(kernel, BASE)
     tiles, k_tiles = 6, 11

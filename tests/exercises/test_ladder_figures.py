@@ -1,4 +1,4 @@
-"""The figures of exercises 09 and 10 are what the emulator draws today."""
+"""The figures of exercises 09 to 11 are what the emulator draws today."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-# mutant: only the first tile of an accumulator overwrites it
-# check: correctness
-# finding: -
+# mutant: the load of B has no cta_group
+# check: synchronization
+# finding: cluster.other-barrier
 from tvm.backend.cuda.lang import (
     ClusterPersistentScheduler2D,
     MBarrier,
@@ -87,15 +87,17 @@ def build_kernel(M, N, K, dtype, SMS):
                                 cta_group=2,
                                 mbar=leader_full.ptr_to([load.stage]),
                             )
-                            Tx.copy_async(
+                            Tx.copy_async(  # <- here
                                 B_smem[load.stage, :, :],
                                 B[b0 : b0 + BLK_N, k0 : k0 + BLK_K],
                                 dispatch="tma_auto",
-                                cta_group=2,
                                 mbar=leader_full.ptr_to([load.stage]),
                             )
                             load.advance()
                         tiles.next_tile()
+                    for _ in T.serial(STAGES):
+                        empty.wait(load.stage, load.phase)
+                        load.advance()
             elif warp == 1:
                 if rank == 0:
                     if T.cuda.elect_sync():
@@ -107,11 +109,11 @@ def build_kernel(M, N, K, dtype, SMS):
                             T.ptx["tcgen05.fence::after_thread_sync"]()
                             for k in T.serial(K_TILES):
                                 full.wait(mma.stage, mma.phase)
-                                Tx.gemm_async(  # <- here
+                                Tx.gemm_async(
                                     acc[:, slot.stage * PAIR_N : (slot.stage + 1) * PAIR_N],
                                     A_smem[mma.stage, :, :],
                                     B_smem[mma.stage, :, :],
-                                    accum=k + 1 > slot.phase,
+                                    accum=k > 0,
                                     dispatch="tcgen05",
                                     cta_group=2,
                                 )

@@ -1,6 +1,6 @@
-# mutant: each CTA loads the other one's half of B
-# check: correctness
-# finding: -
+# mutant: write-back of rank 1 does not wait until the accumulator is full
+# check: synchronization
+# finding: race.tmem.write-read
 from tvm.backend.cuda.lang import (
     ClusterPersistentScheduler2D,
     MBarrier,
@@ -66,7 +66,7 @@ def build_kernel(M, N, K, dtype, SMS):
         tiles.init(cta // 2)
         m0 = T.meta_var(tiles.m_idx * PAIR_M + rank * BLK_M)
         n0 = T.meta_var(tiles.n_idx * PAIR_N)
-        b0 = T.meta_var(tiles.n_idx * PAIR_N + (1 - rank) * BLK_N)
+        b0 = T.meta_var(tiles.n_idx * PAIR_N + rank * BLK_N)
 
         if warpgroup == 1:
             if warp == 0:
@@ -96,6 +96,9 @@ def build_kernel(M, N, K, dtype, SMS):
                             )
                             load.advance()
                         tiles.next_tile()
+                    for _ in T.serial(STAGES):
+                        empty.wait(load.stage, load.phase)
+                        load.advance()
             elif warp == 1:
                 if rank == 0:
                     if T.cuda.elect_sync():
@@ -127,11 +130,12 @@ def build_kernel(M, N, K, dtype, SMS):
             done = PipelineState(ACCS, 0)
             leader_acc_empty = acc_empty.remote_view(0)
             while tiles.valid():
-                acc_full.wait(done.stage, done.phase)
+                if rank == 0:
+                    acc_full.wait(done.stage, done.phase)
                 T.ptx["tcgen05.fence::after_thread_sync"]()
                 for i in T.unroll(SLICES):
                     column = T.meta_var(done.stage * PAIR_N + i * EPI_N)
-                    Tx.wg.copy_async(acc_regs[:, :], acc[:, column : column + EPI_N])
+                    Tx.wg.copy_async(acc_regs[:, :], acc[:, column : column + EPI_N])  # <- here
                     T.ptx["tcgen05.wait::ld.sync.aligned"]()
                     if i == SLICES - 1:
                         T.ptx["tcgen05.fence::before_thread_sync"]()
@@ -146,7 +150,7 @@ def build_kernel(M, N, K, dtype, SMS):
                     T.cuda.warpgroup_sync(1)
                     if warp == 0:
                         if T.cuda.elect_sync():
-                            Tx.copy_async(  # <- here
+                            Tx.copy_async(
                                 D[m0 : m0 + BLK_M, n0 + i * EPI_N : n0 + (i + 1) * EPI_N],
                                 D_smem[i % 2, :, :],
                                 dispatch="tma_auto",

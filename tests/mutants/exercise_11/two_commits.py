@@ -1,6 +1,6 @@
-# mutant: the MMA role does not wait until the accumulator is read
-# check: synchronization
-# finding: race.tmem.read-write
+# mutant: hands a stage back with one commit per CTA
+# check: mechanism
+# finding: -
 from tvm.backend.cuda.lang import (
     ClusterPersistentScheduler2D,
     MBarrier,
@@ -96,6 +96,9 @@ def build_kernel(M, N, K, dtype, SMS):
                             )
                             load.advance()
                         tiles.next_tile()
+                    for _ in T.serial(STAGES):
+                        empty.wait(load.stage, load.phase)
+                        load.advance()
             elif warp == 1:
                 if rank == 0:
                     if T.cuda.elect_sync():
@@ -103,10 +106,11 @@ def build_kernel(M, N, K, dtype, SMS):
                         mma = PipelineState(STAGES, 0)
                         slot = PipelineState(ACCS, 1)
                         while tiles.valid():
+                            acc_empty.wait(slot.stage, slot.phase)
                             T.ptx["tcgen05.fence::after_thread_sync"]()
                             for k in T.serial(K_TILES):
                                 full.wait(mma.stage, mma.phase)
-                                Tx.gemm_async(  # <- here
+                                Tx.gemm_async(
                                     acc[:, slot.stage * PAIR_N : (slot.stage + 1) * PAIR_N],
                                     A_smem[mma.stage, :, :],
                                     B_smem[mma.stage, :, :],
@@ -114,7 +118,8 @@ def build_kernel(M, N, K, dtype, SMS):
                                     dispatch="tcgen05",
                                     cta_group=2,
                                 )
-                                empty.arrive(mma.stage, cta_group=2, cta_mask=BOTH)
+                                empty.arrive(mma.stage, cta_group=2)  # <- here
+                                empty.remote_view(1).arrive(mma.stage, cta_group=2)
                                 mma.advance()
                             acc_full.arrive(slot.stage, cta_group=2, cta_mask=BOTH)
                             slot.advance()

@@ -1,6 +1,6 @@
-# mutant: the producers do not wait until a stage is empty
+# mutant: the commit to acc_full has cta_group::1
 # check: synchronization
-# finding: mbarrier.too-many-arrivals
+# finding: tcgen05.mixed-cta-group
 from tvm.backend.cuda.lang import (
     ClusterPersistentScheduler2D,
     MBarrier,
@@ -77,8 +77,9 @@ def build_kernel(M, N, K, dtype, SMS):
                     while tiles.valid():
                         for k in T.serial(K_TILES):
                             k0 = T.meta_var(k * BLK_K)
+                            empty.wait(load.stage, load.phase)
                             if rank == 0:
-                                full.arrive(load.stage, PAIR_BYTES)  # <- here
+                                full.arrive(load.stage, PAIR_BYTES)
                             Tx.copy_async(
                                 A_smem[load.stage, :, :],
                                 A[m0 : m0 + BLK_M, k0 : k0 + BLK_K],
@@ -95,6 +96,9 @@ def build_kernel(M, N, K, dtype, SMS):
                             )
                             load.advance()
                         tiles.next_tile()
+                    for _ in T.serial(STAGES):
+                        empty.wait(load.stage, load.phase)
+                        load.advance()
             elif warp == 1:
                 if rank == 0:
                     if T.cuda.elect_sync():
@@ -116,7 +120,7 @@ def build_kernel(M, N, K, dtype, SMS):
                                 )
                                 empty.arrive(mma.stage, cta_group=2, cta_mask=BOTH)
                                 mma.advance()
-                            acc_full.arrive(slot.stage, cta_group=2, cta_mask=BOTH)
+                            acc_full.arrive(slot.stage, cta_group=1, cta_mask=BOTH)  # <- here
                             slot.advance()
                             tiles.next_tile()
         else:

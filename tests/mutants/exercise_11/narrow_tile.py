@@ -1,6 +1,6 @@
-# mutant: the MMA role's first wait for an accumulator is for parity 0
-# check: synchronization
-# finding: deadlock
+# mutant: the cluster's tile is 256 x 128
+# check: mechanism
+# finding: -
 from tvm.backend.cuda.lang import (
     ClusterPersistentScheduler2D,
     MBarrier,
@@ -11,7 +11,7 @@ from tvm.backend.cuda.lang import (
 from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 
-BLK_M, BLK_N, BLK_K = 128, 128, 64  # what one CTA holds: rows of A, rows of B, depth of one K tile
+BLK_M, BLK_N, BLK_K = 128, 64, 64
 PAIR_M, PAIR_N = 2 * BLK_M, 2 * BLK_N  # the tile of D of a cluster
 STAGES = 6  # K tiles that SMEM holds
 ACCS = 2  # accumulators that TMEM holds
@@ -80,7 +80,7 @@ def build_kernel(M, N, K, dtype, SMS):
                             empty.wait(load.stage, load.phase)
                             if rank == 0:
                                 full.arrive(load.stage, PAIR_BYTES)
-                            Tx.copy_async(
+                            Tx.copy_async(  # <- here
                                 A_smem[load.stage, :, :],
                                 A[m0 : m0 + BLK_M, k0 : k0 + BLK_K],
                                 dispatch="tma_auto",
@@ -96,14 +96,17 @@ def build_kernel(M, N, K, dtype, SMS):
                             )
                             load.advance()
                         tiles.next_tile()
+                    for _ in T.serial(STAGES):
+                        empty.wait(load.stage, load.phase)
+                        load.advance()
             elif warp == 1:
                 if rank == 0:
                     if T.cuda.elect_sync():
                         # MMA, in the leader, for both CTAs.
                         mma = PipelineState(STAGES, 0)
-                        slot = PipelineState(ACCS, 0)
+                        slot = PipelineState(ACCS, 1)
                         while tiles.valid():
-                            acc_empty.wait(slot.stage, slot.phase)  # <- here
+                            acc_empty.wait(slot.stage, slot.phase)
                             T.ptx["tcgen05.fence::after_thread_sync"]()
                             for k in T.serial(K_TILES):
                                 full.wait(mma.stage, mma.phase)

@@ -1,6 +1,6 @@
-# mutant: no proxy fence between the writes of D_smem and its store
+# mutant: each CTA announces the bytes at its own barrier
 # check: synchronization
-# finding: proxy.missing-fence
+# finding: mbarrier.too-many-arrivals
 from tvm.backend.cuda.lang import (
     ClusterPersistentScheduler2D,
     MBarrier,
@@ -78,8 +78,7 @@ def build_kernel(M, N, K, dtype, SMS):
                         for k in T.serial(K_TILES):
                             k0 = T.meta_var(k * BLK_K)
                             empty.wait(load.stage, load.phase)
-                            if rank == 0:
-                                full.arrive(load.stage, PAIR_BYTES)
+                            full.arrive(load.stage, PAIR_BYTES)  # <- here
                             Tx.copy_async(
                                 A_smem[load.stage, :, :],
                                 A[m0 : m0 + BLK_M, k0 : k0 + BLK_K],
@@ -96,6 +95,9 @@ def build_kernel(M, N, K, dtype, SMS):
                             )
                             load.advance()
                         tiles.next_tile()
+                    for _ in T.serial(STAGES):
+                        empty.wait(load.stage, load.phase)
+                        load.advance()
             elif warp == 1:
                 if rank == 0:
                     if T.cuda.elect_sync():
@@ -141,7 +143,8 @@ def build_kernel(M, N, K, dtype, SMS):
                         if T.cuda.elect_sync():
                             T.ptx["cp.async.bulk.wait_group.read"](1)
                     T.cuda.warpgroup_sync(1)
-                    Tx.copy(D_smem[i % 2, warp * 32 + lane, 0:EPI_N], out_regs[:])  # <- here
+                    Tx.copy(D_smem[i % 2, warp * 32 + lane, 0:EPI_N], out_regs[:])
+                    T.ptx["fence.proxy.async.shared::cta"]()
                     T.cuda.warpgroup_sync(1)
                     if warp == 0:
                         if T.cuda.elect_sync():
