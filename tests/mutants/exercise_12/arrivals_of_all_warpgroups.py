@@ -103,6 +103,9 @@ def build_kernel(M, N, K, dtype, SMS):
                             )
                             load.advance()
                         tiles.next_tile()
+                    for _ in T.serial(STAGES):
+                        empty.wait(load.stage, load.phase)
+                        load.advance()
             elif warp < CONSUMERS:
                 if rank == 0:
                     if T.cuda.elect_sync():
