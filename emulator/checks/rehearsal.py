@@ -7,17 +7,23 @@ its race detector put aside, and global memory is restored afterwards.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from emulator.checks.findings import FindingLog
+from emulator.errors import EmulatorError
 
 if TYPE_CHECKING:
     from emulator.scheduler import Machine, Strand
 
+_log = logging.getLogger(__name__)
+
 _STEPS = 4000  # of strands, in one rehearsal
 _ROUNDS = 64  # waits in a row that one role is let through
+# What watches a launch, and has no business in a rehearsal.
+_PUT_ASIDE = ("log", "counters", "printed", "checker", "tile_record", "trace", "statistics")
 _WAITS = 32  # that are released (two clusters with two consumers have 20); hangs of more are reported without
 
 
@@ -97,7 +103,7 @@ def rehearse(machine: Machine, waits: list[Stuck]) -> None:
         return
     with _aside(machine):
         for stuck in sorted(waits, key=_order):
-            _release(machine, stuck, waits)
+            _release(machine, _together(stuck, waits), waits)
 
 
 def _order(stuck: Stuck) -> tuple[int, int]:
@@ -139,27 +145,55 @@ def _missing(machine: Machine, stuck: Stuck) -> set[Strand]:
 @contextlib.contextmanager
 def _aside(machine: Machine) -> Iterator[None]:
     """Nothing of what happens inside is reported, counted or kept in global memory."""
-    log, counters, printed, checker = machine.log, machine.counters, machine.printed, machine.checker
+    kept = {name: getattr(machine, name) for name in _PUT_ASIDE}
     memory = [segment.raw.copy() for segment in machine.memory.segments]
-    machine.log, machine.counters, machine.printed, machine.checker = FindingLog(), {}, [], None
+    for name in _PUT_ASIDE:
+        setattr(machine, name, None)
+    machine.log, machine.counters, machine.printed = FindingLog(), {}, []
     for cluster in machine.clusters:
         cluster.hb = None
     try:
         yield
     finally:
-        machine.log, machine.counters, machine.printed, machine.checker = log, counters, printed, checker
+        for name, value in kept.items():
+            setattr(machine, name, value)
         for segment, raw in zip(machine.memory.segments, memory, strict=True):
             segment.raw[...] = raw
 
 
-def _release(machine: Machine, stuck: Stuck, waits: list[Stuck]) -> None:
-    """Let one wait return, run on, and note whose wait is over because of it."""
+def _together(stuck: Stuck, waits: list[Stuck]) -> list[Stuck]:
+    """It and those that stand where it stands: at its statement in its CTA, for mbarriers that are as far as its own.
+
+    They are one role in several warps. When what comes next needs all of them, such as a stage that two consumers
+    read, one alone would not get far.
+    """
+    if stuck.kind != "mbarrier.wait":
+        return [stuck]
+    mine = stuck.wait.barrier
+    others = [
+        w
+        for w in waits
+        if w is not stuck
+        and w.kind == stuck.kind
+        and w.wait.site == stuck.wait.site
+        and w.strands[0].cta is stuck.strands[0].cta
+        and w.wait.parity == stuck.wait.parity
+        and (w.wait.barrier.generation, w.wait.barrier.pending) == (mine.generation, mine.pending)
+        and not w.over()
+        and not w.released
+    ]
+    return [stuck, *others]
+
+
+def _release(machine: Machine, group: list[Stuck], waits: list[Stuck]) -> None:
+    """Let the waits of a group return, run on, and note whose wait is over because of it."""
+    stuck = group[0]
     if stuck.over() or stuck.released or stuck.kind not in ("bar.sync", "mbarrier.wait"):
         return
     before = {w for w in waits if w.over()}
     barrier = stuck.wait.barrier
     # An exception is as good an end of the rehearsal as any: the kernel is broken already.
-    with contextlib.suppress(Exception):
+    try:
         if stuck.kind == "bar.sync":
             barrier.generation += 1
             barrier.arrived, barrier.expected, barrier.warps = 0, None, []
@@ -169,17 +203,22 @@ def _release(machine: Machine, stuck: Stuck, waits: list[Stuck]) -> None:
                     before.add(other)
             _run_on(machine)
         else:
-            stuck.released = True
+            for member in group:
+                member.released = True
             for _ in range(_ROUNDS):
-                if not _step_through(machine, stuck):
+                if not any([_step_through(machine, member) for member in group]):
                     break
                 _run_on(machine)
+    except EmulatorError:
+        pass
+    except Exception as error:
+        _log.debug("a rehearsal ended with %r", error, exc_info=error)
     for other in waits:
         if other.over() and other not in before:
-            if other is stuck:
-                other.holds_itself = True
-            elif stuck not in other.holders:
-                other.holders.append(stuck)
+            other.holds_itself |= other in group
+            other.holders += [
+                member for member in group if member is not other and member not in other.holders
+            ]
             if other.kind == "mbarrier.wait":
                 history = other.wait.barrier.history + other.wait.barrier.last_history
                 other.signals = list(dict.fromkeys(a.site for a in history if a.site >= 0))

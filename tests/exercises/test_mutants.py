@@ -184,8 +184,14 @@ def test_the_marked_line_begins_a_statement(mutant: Mutant) -> None:
     assert mutant.line in {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)}
 
 
-def test_emulator_finds_the_mistake(mutant: Mutant, settings: Course, build: Callable[..., Any]) -> None:
-    """The promised finding comes in one of a few schedules and names the marked line."""
+def test_emulator_finds_the_mistake(
+    mutant: Mutant, settings: Course, build: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The promised finding comes in one of a few schedules and names the marked line.
+
+    And of a hang, no rehearsal ends for a reason of the emulator's own.
+    """
+    caplog.set_level("DEBUG", "emulator.checks.rehearsal")
     if mutant.check == "layouts":
         pytest.skip("no kernel is broken: the tests of its exercise compare the layout")
     exercise = broken_kernel(mutant, settings.find(mutant.exercise))
@@ -203,6 +209,7 @@ def test_emulator_finds_the_mistake(mutant: Mutant, settings: Course, build: Cal
             if finding.strength in ("error", "race"):
                 lines = {location.line for location in finding.locations}
                 found.setdefault(finding.code, set()).update(lines)
+        assert caplog.messages == []
         if mutant.finding is not None and mutant.line in found.get(mutant.finding, ()):
             break
     if mutant.finding is None:
