@@ -38,6 +38,7 @@ autograde EX                       grade an exercise: exercise_05, 05, 5, or all
    --json PATH|-  --html PATH      the report as a file
    --plain  --quick                no colours; fewer cases
 autograde timeline EX              the modelled time, and who waits for what
+autograde batch SUBMITTED_DIR      instructors: grade a class; `class` shows what it got wrong
 """
 
 

@@ -2,11 +2,271 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autograder.errors import SubmissionError, UsageError
+from autograder.errors import EXIT_FULL_MARKS, EXIT_MACHINE, SubmissionError, UsageError
+
+if TYPE_CHECKING:
+    from autograder.batch.run import Class, Engine
+    from autograder.course import Course
+
+_PATH = click.Path(path_type=Path)
+_course_option = click.option(
+    "--course", "folder", type=_PATH, help="Course folder (default: found from here upwards)."
+)
+MOST_CAUSES = 5
+
+
+@click.command()
+@click.argument("submitted", type=_PATH)
+@click.option(
+    "--out", "results", type=_PATH, help="Results folder (default: `results` beside SUBMITTED_DIR)."
+)
+@click.option("--exercise", help="Only this one; in a flat folder, files that name none belong to it.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 1024), help="Processes, or jobs of a cluster (default: one per core)."
+)
+@click.option("--engine", type=click.Choice(["local", "submitit"]), default="local", show_default=True)
+@click.option(
+    "--cluster", type=click.Choice(["slurm", "local"]), help="Where submitit runs (default: what it finds)."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="For submitit, e.g. slurm_partition=cpu."
+)
+@click.option("--device", type=click.Choice(["emulated", "cuda"]), default="emulated", show_default=True,
+              help="cuda: also confirm the speed on the GPU of this machine, one kernel at a time.")  # fmt: skip
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    help="Inputs of the whole class (default: secret, kept in the results).",
+)
+@click.option("--quick", is_flag=True, help="Fewer cases, for a first look.")
+@click.option("--gradebook", type=_PATH, help="Also write the marks into this gradebook.db of nbgrader.")
+@click.option("--progress/--no-progress", default=None, help="Show how far it is (default: on a terminal).")
+@click.option("--plain", is_flag=True, help="ASCII only.")
+@_course_option
+def batch(
+    submitted: Path,
+    results: Path | None,
+    exercise: str | None,
+    jobs: int | None,
+    engine: str,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    device: str,
+    seed: int | None,
+    quick: bool,
+    gradebook: Path | None,
+    progress: bool | None,
+    plain: bool,
+    folder: Path | None,
+) -> None:
+    """Grade a class: SUBMITTED is nbgrader's folder of that name, or a flat folder of files.
+
+    Run it again after an interruption, or for late submissions: only what is new is graded.
+    """
+    from autograder.batch.run import Options, run_batch
+
+    root, course = _open_course(folder)
+    results = (results or submitted.absolute().parent / "results").absolute()
+    if results == submitted.absolute() or submitted.absolute() in results.parents:
+        raise UsageError(
+            f"--out {results}: results do not belong among the submissions; choose another folder"
+        )
+    options = Options(
+        submitted=submitted.absolute(),
+        results=results,
+        jobs=jobs or os.cpu_count() or 1,
+        seed=seed,
+        quick=quick,
+        device=device,
+        only=course.find(exercise) if exercise is not None else None,
+    )
+    run = _engine(engine, results, cluster, settings)
+    started = time.monotonic()
+    with _Progress(progress if progress is not None else sys.stderr.isatty(), plain) as show:
+        found = run_batch(root, course, options, run, show)
+    whole = _write_tables(results, course, gradebook)
+    for note in found.notes:
+        _echo(f"note: {note}", plain)
+    _show_class(whole, MOST_CAUSES, plain)
+    seconds = time.monotonic() - started
+    _echo(
+        f"{len(found.rows)} submissions, {found.graded} graded now in {seconds:.0f} s, seed {found.seed}",
+        plain,
+    )
+    _echo(f"results.csv, junit.xml, gradescope/ and class.html are in {results}", plain)
+    if found.owed:
+        number = len(found.owed)
+        _echo(f"{number} not graded; run the command again, `autograde doctor` looks at the machine", plain)
+    sys.exit(EXIT_MACHINE if found.owed else EXIT_FULL_MARKS)
+
+
+@click.command("class")
+@click.argument("results", type=_PATH)
+@click.option("--html", "html_path", type=_PATH, help="Write the view as an HTML page.")
+@click.option("--gradebook", type=_PATH, help="Write the marks into this gradebook.db of nbgrader.")
+@click.option("--plain", is_flag=True, help="ASCII only.")
+@_course_option
+def class_view(
+    results: Path, html_path: Path | None, gradebook: Path | None, plain: bool, folder: Path | None
+) -> None:
+    """What a class got wrong: which check, which cause, how many, one example each. RESULTS is of `batch`."""
+    from autograder.batch.class_view import html
+    from autograder.batch.run import read_class
+    from autograder.files import check_target, write_text
+
+    if html_path is not None:
+        check_target("--html", str(html_path))
+    _, course = _open_course(folder)
+    whole = read_class(results, course)
+    if gradebook is not None:
+        _gradebook(gradebook, whole)
+    if html_path is not None:
+        write_text(html_path, html(whole))
+    _show_class(whole, 0, plain)
+
+
+def _write_tables(results: Path, course: Course, gradebook: Path | None) -> Class:
+    from autograder.batch.class_view import html
+    from autograder.batch.exports import write_all
+    from autograder.batch.run import read_class
+    from autograder.files import write_text
+
+    whole = read_class(results, course)
+    try:
+        write_all(results, whole)
+    except OSError as error:
+        raise UsageError(f"{results}: cannot be written ({error.strerror or error})") from None
+    write_text(results / "class.html", html(whole))
+    if gradebook is not None:
+        _gradebook(gradebook, whole)
+    return whole
+
+
+def _gradebook(path: Path, whole: Class) -> None:
+    from autograder.batch.gradebook import write_gradebook
+
+    click.echo(f"{write_gradebook(path, whole)} submissions written to {path}")
+
+
+def _engine(name: str, results: Path, cluster: str | None, settings: tuple[str, ...]) -> Engine:
+    from autograder.batch.local import run_local
+
+    if name == "local":
+        if cluster or settings:
+            raise UsageError("--cluster and --set belong to --engine submitit")
+        return run_local
+    from autograder.batch.cluster import run_submitit
+
+    options: dict[str, Any] = {}
+    for text in settings:
+        key, _, value = text.partition("=")
+        if not key or not value:
+            raise UsageError(f"--set {text}: write NAME=VALUE, e.g. slurm_partition=cpu")
+        options[key] = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else value
+
+    def run(tasks: Any, jobs: int, seconds: float, done: Any) -> None:
+        run_submitit(tasks, jobs, seconds, done, results / "jobs", cluster or "", options)
+
+    return run
+
+
+class _Progress:
+    """A bar on a terminal, else a line every ten seconds; nothing when it is off."""
+
+    def __init__(self, on: bool, plain: bool) -> None:
+        self._on, self._plain = on, plain
+        self._bar: Any = None
+        self._started = self._last = time.monotonic()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int, owed: int) -> None:
+        if not self._on:
+            return
+        if sys.stderr.isatty() and not self._plain:
+            self._draw(done, total, owed)
+            return
+        now = time.monotonic()
+        if done == 0:
+            self._started = self._last = now
+        elif now - self._last >= 10 or done == total:
+            self._last = now
+            left = (now - self._started) * (total - done) / done
+            rest = f", about {max(1, round(left / 60))} min left" if done < total else ""
+            click.echo(f"{done} of {total} graded{_owed(owed)}{rest}", err=True)
+
+    def _draw(self, done: int, total: int, owed: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("grading"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+        if done == 0 or not self._bar.tasks:
+            self._bar.add_task("", total=total)
+        self._bar.update(self._bar.tasks[-1].id, completed=done, description=_owed(owed).lstrip(", "))
+
+
+def _owed(owed: int) -> str:
+    return f", {owed} need a look" if owed else ""
+
+
+def _show_class(whole: Class, most: int, plain: bool) -> None:
+    from autograder.batch.class_view import text
+
+    if not whole.rows:
+        _echo("no results yet; run `autograde batch` again to go on", plain)
+    for indent, line in text(whole, most):
+        _echo(line, plain, indent)
+
+
+def _echo(text: str, plain: bool, indent: int = 0) -> None:
+    """Print wrapped text without control characters."""
+    import shutil
+    import textwrap
+
+    from autograder.report.terminal import _safe
+
+    encoding = sys.stdout.encoding or "ascii"
+    ascii_only = plain or not encoding.lower().startswith("utf")
+    width = max(20, min(shutil.get_terminal_size().columns, 110))
+    blank = " " * indent
+    for line in textwrap.wrap(
+        _safe(text, ascii_only),
+        width,
+        initial_indent=blank,
+        subsequent_indent=blank + "    ",
+        break_on_hyphens=False,
+    ):
+        click.echo(line.encode(encoding, "replace").decode(encoding))
+
+
+def _open_course(folder: Path | None) -> tuple[Path, Course]:
+    from autograder.course import load_course
+    from autograder.course_folder import find_course_root
+
+    root = (folder if folder is not None else find_course_root(Path())).absolute()
+    return root, load_course(root)
 
 
 @click.command()
@@ -80,4 +340,4 @@ def _code_blocks(markdown: str) -> list[str]:
     return [part.partition("\n")[2] for part in markdown.split("```")[1::2]]
 
 
-COMMANDS = [similarity]
+COMMANDS = (batch, class_view, similarity)

@@ -1,0 +1,178 @@
+"""What a class handed in: nbgrader's folders `STUDENT/exercise_NN/`, or a flat folder of files.
+
+In nbgrader's layout the notebook counts. A `.py` file of the exercise's name counts where there is no notebook, or where the
+notebook's kernel is still the released stub: somebody worked in an editor then. Links are never followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autograder.errors import SubmissionError, UsageError
+from autograder.submission import Submission, read_submission, released_kernel
+
+if TYPE_CHECKING:
+    from autograder.course import Course, Exercise
+
+_SUFFIXES = (".ipynb", ".py")
+_EXERCISE = re.compile(r"exercise[_\- ]?(\d{1,2})(?!\d)", re.IGNORECASE)
+_COPY = re.compile(
+    r"(?:-|\s*\()(\d{1,3})\)?$"
+)  # what a learning platform appends to the name of a second attempt
+_SKIPPED = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".autograde"}
+
+
+@dataclass(frozen=True)
+class Handed:
+    """One student's work on one exercise. `problem` says why there is no submission to grade, `name` is relative to the folder."""
+
+    student: str
+    exercise: str
+    name: str
+    path: Path
+    submission: Submission | None = None
+    problem: str = ""
+
+
+def collect(folder: Path, course: Course, only: Exercise | None = None) -> tuple[list[Handed], list[str]]:
+    """(everything handed in, in the order of students and exercises; notes on what was left out).
+
+    only: in the flat layout also the exercise of files whose name does not say one.
+
+    Raises:
+        UsageError: the folder cannot be read, or holds no submission.
+    """
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be read ({error.strerror or error})") from None
+    known = {exercise.id: exercise for exercise in course.exercises}
+    notes: list[str] = []
+    found: list[Handed] = []
+    for entry in entries:
+        if entry.name in _SKIPPED or entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            found += _of_student(folder, entry.name, known, notes)
+        elif Path(entry.name).suffix.lower() in _SUFFIXES:
+            one = _flat(folder, entry.name, known, only, notes)
+            found += [one] if one else []
+    found = _newest(found, notes)
+    if only is not None:
+        found = [one for one in found if one.exercise == only.id]
+    if not found:
+        raise UsageError(
+            f"{folder}: no submission in it; it holds either STUDENT/exercise_NN/exercise_NN.ipynb,"
+            " as nbgrader collects them, or files such as STUDENT_exercise_NN.ipynb"
+        )
+    return found, notes
+
+
+def with_submissions(found: list[Handed], root: Path, course: Course) -> list[Handed]:
+    """The same with each submission read, or with what is wrong with it. Executes nothing."""
+    released: dict[str, str | None] = {}
+    read = []
+    for one in found:
+        exercise = course.find(one.exercise)
+        if one.exercise not in released:
+            released[one.exercise] = released_kernel(root, exercise)
+        read.append(_read(one, exercise, released[one.exercise]))
+    return read
+
+
+def _of_student(folder: Path, student: str, known: dict[str, Exercise], notes: list[str]) -> list[Handed]:
+    found = []
+    for exercise in known.values():
+        place = Path(student) / exercise.id
+        if os.path.lexists(folder / place):
+            name = printable(str(place / exercise.notebook))
+            found.append(Handed(printable(student), exercise.id, name, folder / place / exercise.notebook))
+    if not found:
+        notes.append(f"{printable(student)}: holds no folder of an exercise of this course; left out")
+    return found
+
+
+def _flat(
+    folder: Path, name: str, known: dict[str, Exercise], only: Exercise | None, notes: list[str]
+) -> Handed | None:
+    stem = Path(name).stem
+    match = _EXERCISE.search(stem)
+    exercise = f"exercise_{int(match[1]):02d}" if match else only.id if only else ""
+    if exercise not in known:
+        notes.append(
+            f"{printable(name)}: its name says no exercise of this course; left out (--exercise names one)"
+        )
+        return None
+    if not match:
+        return Handed(printable(stem), exercise, printable(name), folder / name)
+    before, after = stem[: match.start()], stem[match.end() :]
+    student = (before + _COPY.sub("", after) if before else after).strip(" _-.") or stem
+    return Handed(printable(student), exercise, printable(name), folder / name)
+
+
+def _newest(found: list[Handed], notes: list[str]) -> list[Handed]:
+    """Of several files of one student for one exercise, the last attempt: the highest number, then the last name."""
+    kept: dict[tuple[str, str], Handed] = {}
+    for one in found:
+        other = kept.get((one.student, one.exercise))
+        if other is None:
+            kept[one.student, one.exercise] = one
+            continue
+        old, new = sorted((other, one), key=_attempt)
+        kept[one.student, one.exercise] = new
+        notes.append(f"{old.name}: {new.name} is a later attempt; left out")
+    return sorted(kept.values(), key=lambda one: (one.student, one.exercise))
+
+
+def _attempt(one: Handed) -> tuple[int, str]:
+    stem = Path(one.name).stem
+    match = _EXERCISE.search(stem)
+    copy = _COPY.search(stem, match.end()) if match else None
+    return (int(copy[1]) if copy else 0, one.name)
+
+
+def _read(one: Handed, exercise: Exercise, released: str | None) -> Handed:
+    path, flat = one.path, one.path.parent.name != exercise.id
+    try:
+        folder = path.parent
+        if not flat and folder.is_symlink():
+            raise SubmissionError(f"{folder.name}: is a link; hand in the folder itself")
+        script = path.with_suffix(".py")
+        if not flat and os.path.lexists(script):
+            path = _notebook_or_script(path, script, exercise, released)
+        _refuse_link(path)
+        name = printable(one.name) if path == one.path else str(Path(one.name).with_suffix(".py"))
+        submission = read_submission(path, exercise, released)
+        # Its record may serve others who handed in the same text: no name of a student in it.
+        submission = replace(submission, name=Path(exercise.notebook).stem + path.suffix.lower())
+        return replace(one, path=path, name=name, submission=submission)
+    except SubmissionError as error:
+        text = printable(str(error)).replace(printable(str(path.parent)) + os.sep, "")
+        return replace(one, path=path, problem=text)
+    except (ValueError, RecursionError, MemoryError, OSError) as error:  # nothing here may stop the class
+        return replace(one, path=path, problem=f"{path.name}: cannot be read ({type(error).__name__})")
+
+
+def _notebook_or_script(notebook: Path, script: Path, exercise: Exercise, released: str | None) -> Path:
+    if not os.path.lexists(notebook):
+        return script
+    try:
+        _refuse_link(notebook)
+        return script if read_submission(notebook, exercise, released).untouched else notebook
+    except SubmissionError:
+        return notebook
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise SubmissionError(f"{path}: is a link; hand in the file itself")
+
+
+def printable(text: str) -> str:
+    """A name of the file system that every file and terminal can show."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

@@ -1,0 +1,213 @@
+"""A record: one result and everything needed to get it again.
+
+Its key is the SHA-256 of what decides the result: the exercise, the submission, the versions, the seed, the device and
+whether the grade was quick. Equal keys mean equal results, so a record that exists is not computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from autograder import __version__
+from autograder.errors import EXIT_MACHINE, UsageError
+from autograder.files import write_atomically
+from autograder.report.model import GradeReport
+from autograder.submission import Submission
+
+if TYPE_CHECKING:
+    from autograder.course import Course, Exercise
+
+_PACKAGES = ("apache-tvm", "torch", "numpy", "ml_dtypes")
+MAX_RECORD_BYTES = 64 << 20
+Device = Literal["emulated", "cuda"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Snapshot(_Model):
+    """What was graded: the text of the kernel and the answers, as `autograder.submission` extracted them."""
+
+    name: str
+    source: str
+    cell: int | None = None
+    grade_id: str | None = None
+    answers: dict[str, int | float | str | None] = {}
+    answers_problem: str = ""
+    answers_cell: int | None = None
+    untouched: bool = False
+
+    def submission(self) -> Submission:
+        return Submission(**self.model_dump())
+
+    @property
+    def sha256(self) -> str:
+        """Of everything that a report depends on or shows; a notebook's other cells and outputs are not part of it."""
+        return digest(self.model_dump(mode="json"))
+
+
+class Record(_Model):
+    """One result.
+
+    `submission` is None where nothing could be read; `problem` says why. `report` is None then, and where the grader's own
+    process died. `verdicts_sha256` covers everything in the report but times and what the submission printed.
+    """
+
+    format: Literal["autograde-record"] = "autograde-record"
+    version: Literal[1] = 1
+    key: str
+    exercise: str
+    exercise_sha256: str
+    submission_sha256: str
+    seed: int
+    quick: bool = False
+    device: str
+    versions: dict[str, str]
+    isolation: dict[str, bool] = {}
+    submission: Snapshot | None = None
+    problem: str = ""
+    report: GradeReport | None = None
+    verdicts_sha256: str = ""
+    seconds: float = 0.0
+
+    @property
+    def final(self) -> bool:
+        """Whether the result is about the submission: neither the grader nor the machine failed."""
+        if self.report is not None:
+            return self.report.exit_code != EXIT_MACHINE
+        return self.submission is None
+
+    def file(self, folder: Path) -> Path:
+        return record_file(folder, self.exercise, self.key)
+
+
+def record_file(folder: Path, exercise: str, key: str) -> Path:
+    """Where the record of a key lives in a results folder."""
+    return folder / "records" / f"{exercise}-{key[:24]}.json"
+
+
+def snapshot(submission: Submission) -> Snapshot:
+    """An immutable copy in plain, finite, printable values."""
+    answers = {printable(name): _plain(value) for name, value in submission.answers.items()}
+    return Snapshot(
+        name=printable(submission.name),
+        source=submission.source,
+        cell=submission.cell,
+        grade_id=submission.grade_id,
+        answers=answers,
+        answers_problem=printable(submission.answers_problem),
+        answers_cell=submission.answers_cell,
+        untouched=submission.untouched,
+    )
+
+
+def _plain(value: Any) -> int | float | str | None:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # no answer is infinite
+    return value if isinstance(value, int | float) else None
+
+
+def printable(text: str) -> str:
+    """The text without lone surrogates, which no UTF-8 file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def exercise_sha256(course: Course, exercise: Exercise) -> str:
+    """Of the exercise's block in course.yaml and of the limits."""
+    return digest([exercise.model_dump(mode="json"), course.limits.model_dump(mode="json")])
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What computes a result: packages by version, the grader itself also by the digest of its code."""
+    found = {"autograder": __version__, "python": platform.python_version(), "code": _code_sha256()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def _code_sha256() -> str:
+    """Of every Python and YAML file of the packages `autograder` and `emulator`."""
+    root = Path(__file__).resolve().parents[2]
+    total = hashlib.sha256()
+    for package in ("autograder", "emulator"):
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in (".py", ".yaml") and "__pycache__" not in path.parts:
+                total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()
+
+
+def key_of(exercise: str, submission: str, seed: int, quick: bool, device: str) -> str:
+    """The key of a result, from the hashes of exercise and submission."""
+    return digest([exercise, submission, versions(), seed, quick, device])
+
+
+def verdicts(report: GradeReport) -> dict[str, Any]:
+    """What has to come out again bit for bit: the report without times, advice and the submission's own output."""
+    left_out = {"seconds", "next_step", "output", "measured"}
+    return report.model_dump(mode="json", exclude=left_out)
+
+
+def verdicts_sha256(report: GradeReport) -> str:
+    return digest(verdicts(report))
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write a record in one step.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = record.file(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True)
+    write_atomically(path, text.encode() + b"\n")
+
+
+def read_record(path: Path) -> Record:
+    """A record from its file.
+
+    Raises:
+        UsageError: there is none, or the file holds something else.
+    """
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_RECORD_BYTES)
+        return Record.model_validate(json.loads(raw))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValidationError, ValueError, RecursionError):
+        raise UsageError(f"{path}: is no record of this version of `autograde batch`") from None
+
+
+def kept_record(folder: Path, exercise: str, key: str) -> Record | None:
+    """The record of a key, None where there is none that is whole."""
+    path = record_file(folder, exercise, key)
+    if not os.path.isfile(path):
+        return None
+    try:
+        record = read_record(path)
+    except UsageError:
+        return None
+    return record if record.key == key else None
