@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autograder.errors import EXIT_FULL_MARKS, EXIT_MACHINE, SubmissionError, UsageError
+from autograder.errors import EXIT_FULL_MARKS, EXIT_MACHINE, EXIT_POINTS_LOST, SubmissionError, UsageError
 
 if TYPE_CHECKING:
     from autograder.batch.run import Class, Engine
@@ -131,6 +131,35 @@ def class_view(
     if html_path is not None:
         write_text(html_path, html(whole))
     _show_class(whole, 0, plain)
+
+
+@click.command()
+@click.argument("record", type=_PATH)
+@click.option("--plain", is_flag=True, help="ASCII only.")
+@_course_option
+def replay(record: Path, plain: bool, folder: Path | None) -> None:
+    """Compute a RECORD of `batch` again in the emulator: it comes out the same, bit for bit, or you see what differs."""
+    from autograder.batch import replay as again
+    from autograder.batch.record import read_record
+
+    _, course = _open_course(folder)
+    kept = read_record(record)
+    found = again.replay(kept, course)
+    what = f"{kept.exercise}, seed {kept.seed}, {kept.device}"
+    for text in found.changed:
+        _echo(f"since then: {text}", plain)
+    if not found.differences:
+        part = "" if kept.device.startswith("emulated") else ", as far as the emulator decides them"
+        _echo(f"{what}: the same verdicts, points and evidence{part} ({kept.report.points:g} points)", plain)  # type: ignore[union-attr]
+        sys.exit(EXIT_FULL_MARKS)
+    for text in found.differences[: again.MOST_DIFFERENCES]:
+        _echo(text, plain, 2)
+    more = len(found.differences) - again.MOST_DIFFERENCES
+    if more > 0:
+        _echo(f"... and {more} more", plain, 2)
+    why = "see what changed since then" if found.changed else "nothing that is recorded changed since then"
+    _echo(f"{what}: {len(found.differences)} differences; {why}", plain)
+    sys.exit(EXIT_POINTS_LOST)
 
 
 def _write_tables(results: Path, course: Course, gradebook: Path | None) -> Class:
@@ -340,4 +369,4 @@ def _code_blocks(markdown: str) -> list[str]:
     return [part.partition("\n")[2] for part in markdown.split("```")[1::2]]
 
 
-COMMANDS = (batch, class_view, similarity)
+COMMANDS = (batch, class_view, replay, similarity)
