@@ -136,7 +136,8 @@ class Tolerance(_Strict):
 class Case(_Strict):
     """One launch: how its inputs are made and when the emulator completes asynchronous work.
 
-    `params` are builder parameters that differ from the exercise's own: another problem size.
+    `params` are builder parameters that differ from the exercise's own: another problem size. `stage` names the part of
+    the exercise that it belongs to, see `Check`.
     """
 
     id: Name
@@ -148,6 +149,7 @@ class Case(_Strict):
     schedule: Literal["late", "eager", "random"] = "late"
     quick: bool = False
     params: Params = {}
+    stage: Name | None = None
 
 
 def _known(key: str, given: dict[str, Any], names: list[str], who: str = "the emulator reports") -> None:
@@ -164,12 +166,16 @@ class Check(_Strict):
     `assembly` belongs to resources: upper bounds of what nvcc reports, where there is one; `{}` reports only.
     `times_ideal` belongs to coalescing and bank_conflicts: how many times the fewest possible sectors an access may
     touch, or wavefronts it may take.
+    `kind` says what is judged where the id is a name of its own: an exercise in stages has several checks of the kinds
+    correctness and mechanism, each with the `stage` whose cases it looks at.
     """
 
-    id: Literal[
+    id: Name
+    kind: Literal[
         "predictions", "layouts", "build", "correctness", "synchronization", "mechanism", "coalescing",
         "bank_conflicts", "functions", "resources",
     ]  # fmt: skip
+    stage: Name | None = None
     title: Text
     points: Points
     looks_at: Text
@@ -179,23 +185,39 @@ class Check(_Strict):
     assembly: dict[str, Annotated[int, Field(ge=0, strict=True)]] | None = None
     times_ideal: Annotated[float, Field(ge=1, le=32)] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _id_is_a_kind(cls, data: Any) -> Any:
+        """Without `kind`, the id is one."""
+        if not isinstance(data, dict) or "kind" in data or not isinstance(data.get("id"), str):
+            return data
+        if data["id"] not in CHECK_KINDS:
+            valid = list(CHECK_KINDS)
+            raise ValueError(
+                f"{data['id']!r} is not one of {', '.join(valid)}{did_you_mean(data['id'], valid)};"
+                " a check with another id needs a kind"
+            )
+        return {**data, "kind": data["id"]}
+
     @model_validator(mode="after")
     def _options_match_kind(self) -> Check:
-        if self.at_least and self.id != "mechanism":
+        if self.stage is not None and self.kind not in ("correctness", "mechanism"):
+            raise ValueError("stage belongs to checks of the kinds correctness and mechanism only")
+        if self.at_least and self.kind != "mechanism":
             raise ValueError("at_least belongs to the check 'mechanism' only")
-        if self.at_most and self.id not in ("mechanism", "resources"):
+        if self.at_most and self.kind not in ("mechanism", "resources"):
             raise ValueError("at_most belongs to the checks 'mechanism' and 'resources' only")
         counters = [*INSTRUCTIONS, *AMOUNTS, *OBSERVABLES]
         _known("at_least", self.at_least, counters)
-        _known("at_most", self.at_most, list(RESOURCES) if self.id == "resources" else counters)
+        _known("at_most", self.at_most, list(RESOURCES) if self.kind == "resources" else counters)
         _known("fixes", self.fixes, [*self.at_least, *self.at_most])
-        if self.assembly is not None and self.id != "resources":
+        if self.assembly is not None and self.kind != "resources":
             raise ValueError("assembly belongs to the check 'resources' only")
         _known("assembly", self.assembly or {}, list(MEASURES), "nvcc reports")
         moving = [name for name, most in self.at_most.items() if isinstance(most, str)]
-        if moving and self.id == "resources":
+        if moving and self.kind == "resources":
             raise ValueError(f"at_most.{moving[0]}: a resource is bounded by a number")
-        if (self.times_ideal is not None) != (self.id in ("coalescing", "bank_conflicts")):
+        if (self.times_ideal is not None) != (self.kind in ("coalescing", "bank_conflicts")):
             raise ValueError("times_ideal and the checks 'coalescing' and 'bank_conflicts' belong together")
         return self
 
@@ -432,8 +454,23 @@ class Exercise(_Strict):
     def total(self) -> float:
         return sum(check.points for check in self.checks)
 
-    def check(self, check_id: str) -> Check | None:
-        return next((c for c in self.checks if c.id == check_id), None)
+    def check(self, kind: str) -> Check | None:
+        """The first check of a kind."""
+        return next((c for c in self.checks if c.kind == kind), None)
+
+    def counters(self, only: str | None = None) -> list[str]:
+        """What the checks of kind mechanism count; `only` at_least or at_most."""
+        found = [c for c in self.checks if c.kind == "mechanism"]
+        bounds = [getattr(c, side) for c in found for side in ("at_least", "at_most") if only in (None, side)]
+        return list(dict.fromkeys(name for side in bounds for name in side))
+
+    @property
+    def stages(self) -> list[str]:
+        """The names of the stages, in the order of the cases."""
+        return list(dict.fromkeys(case.stage for case in self._all_cases() if case.stage is not None))
+
+    def _all_cases(self) -> list[Case]:
+        return [*self.cases, *(case for kernel in self.more_kernels for case in kernel.cases)]
 
     def size(self, value: int | str) -> int:
         """A number, or the builder parameter of that name."""
@@ -472,10 +509,10 @@ class Exercise(_Strict):
             kernel._kernel_is_consistent()
         if bool(self.functions) != (self.check("functions") is not None):
             raise ValueError("functions and the check 'functions' belong together")
-        mechanism = self.check("mechanism")
-        observed = [n for n in OBSERVABLES if mechanism and n in {**mechanism.at_least, **mechanism.at_most}]
+        observed = [name for name in OBSERVABLES if name in self.counters()]
         if observed and not any(case.quick and case.schedule == "late" for case in self.cases):
             raise ValueError(f"{observed[0]} is recorded under schedule late only: a quick case needs it")
+        self._stages_are_consistent()
         for timing in self.timing:
             self._timing_is_consistent(timing)
         predictions = self.check("predictions")
@@ -495,6 +532,26 @@ class Exercise(_Strict):
         if self.questions and self.cells.answers is None:
             raise ValueError("cells.answers must name the cell that holds the answers")
         return self
+
+    def _stages_are_consistent(self) -> None:
+        """Either no case has a stage or all have; every stage has quick cases and a check of its correctness."""
+        cases = self._all_cases()
+        bare = [case.id for case in cases if case.stage is None]
+        if self.stages and bare:
+            raise ValueError(f"case '{bare[0]}' needs a stage, as other cases have one")
+        for check in self.checks:
+            if check.stage is not None and check.stage not in self.stages:
+                known = f" ({', '.join(self.stages)})" if self.stages else ""
+                raise ValueError(
+                    f"check '{check.id}': no case has the stage '{check.stage}'{known}"
+                    f"{did_you_mean(check.stage, self.stages)}"
+                )
+        whole = any(check.kind == "correctness" and check.stage is None for check in self.checks)
+        for stage in self.stages:
+            if not any(case.quick for case in cases if case.stage == stage):
+                raise ValueError(f"stage '{stage}': at least one case needs quick: true")
+            if not whole and not any(c.kind == "correctness" and c.stage == stage for c in self.checks):
+                raise ValueError(f"stage '{stage}' has no check of the kind correctness")
 
     def _timing_is_consistent(self, timing: Timing) -> None:
         names = [kernel.builder.name for kernel in self.kernels]

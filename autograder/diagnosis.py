@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autograder.course import Exercise, Limits
@@ -26,6 +26,7 @@ class Failure:
     fix: str = ""
     location: Location | None = None
     log: str = ""
+    unwritten: bool = False  # the builder raised NotImplementedError: the learner has not come that far
 
     def evidence(self) -> Evidence:
         locations = [self.location] if self.location else []
@@ -208,6 +209,11 @@ class Diagnosis:
                 return self._rejected(clean(header.get("message", "")), line)
             case "raised":
                 what = self._words(header.get("type"))
+                if what == "NotImplementedError":
+                    missing = yours(
+                        f"not written yet: {message or 'NotImplementedError'}", "", self._here(line)
+                    )
+                    return replace(missing, unwritten=True)
                 return yours(f"{what}: {message}" if message else what, "", self._here(line))
         return yours(
             "the code wrote into the grader's channel", "use print, and leave other file descriptors alone"

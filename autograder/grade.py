@@ -67,6 +67,9 @@ class Session:
     versions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     printed: str = ""
+    sent: list[int] = field(
+        default_factory=list
+    )  # indices of the kernels, as the machine's process numbers them
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -85,8 +88,13 @@ class Session:
         return (self.gpu.arch if self.gpu else None) or exercise.arch
 
     @property
+    def launches(self) -> list[tuple[int, Case]]:
+        """`cases` of the kernels that were built."""
+        return [(number, case) for number, case in self.cases if number not in self.outcome.missing]
+
+    @property
     def cases(self) -> list[tuple[int, Case]]:
-        """(index of the kernel, case) of every launch, in order."""
+        """(index of the kernel, case) of every launch that there should be, in order."""
         kernels = enumerate(self.exercise.kernels)
         return [(n, case) for n, kernel in kernels for case in kernel.cases]
 
@@ -140,7 +148,7 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
         try:
             outcome, keep = session.outcome, bool(more)
             graphs = receive_prim_funcs(
-                pump, builder, session.diagnosis, outcome.tables, outcome.layouts, keep=keep
+                pump, builder, session.diagnosis, outcome.tables, outcome.layouts, keep, outcome.missing
             )
             timed = receive_more(pump, builder, session.diagnosis, len(more))
         finally:
@@ -151,7 +159,8 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
         if assembler:
             limits = session.limits
             arch = session.exercise.arch
-            assembler.send(graphs[0], arch, limits.memory_mib, limits.run_seconds)
+            first = next(graph for graph in graphs if graph is not None)
+            assembler.send(first, arch, limits.memory_mib, limits.run_seconds)
         lower(session, pump, machine, graphs)
         modelled = list(zip(timings, timed, strict=True)) if modelling else []
         _run_cases(session, pump, machine, oracle, side, modelled)
@@ -259,22 +268,36 @@ def _plan(session: Session) -> dict[str, Any]:
     }
 
 
-def lower(session: Session, pump: Pump, machine: Child, graphs: list[bytes]) -> None:
-    """PrimFuncs -> compiled kernels in the machine's process."""
+def lower(session: Session, pump: Pump, machine: Child, graphs: Sequence[bytes | None]) -> None:
+    """PrimFuncs -> compiled kernels in the machine's process.
+
+    In an exercise in stages, one that TVM refuses is missing like one that was not built, unless it is the last.
+    """
     ready = ask(session, pump, machine, session.limits.start_seconds, "starting the emulator")
     session.versions |= ready.header["versions"]
     outcome, compiled, resources = session.outcome, [], None
     session.seconds["lower"] = 0.0
-    for kernel, graph in zip(session.exercise.kernels, graphs, strict=True):
+    for number, (kernel, graph) in enumerate(zip(session.exercise.kernels, graphs, strict=True)):
+        if graph is None:
+            compiled.append(Compiled())
+            continue
         pump.send(machine, _kernel_request(session, kernel), graph)
+        session.sent.append(number)
         limit = session.limits.run_seconds
         answer = ask(session, pump, machine, limit, "lowering the kernel", blame_time=True)
         seen = answer.header
         if answer.stage == "refused":
-            raise Stopped(replace(session.diagnosis, exercise=kernel).refusal(seen))
+            failure = replace(session.diagnosis, exercise=kernel).refusal(seen)
+            if not session.exercise.stages or failure.fault is not Fault.YOUR_CODE:
+                raise Stopped(failure)
+            outcome.missing[number] = failure
+            compiled.append(Compiled())
+            continue
         compiled.append(Compiled(seen["operations"], seen["parameters"]))
         resources = _most(resources, seen["resources"])
         session.seconds["lower"] += seen["seconds"]
+    if resources is None:
+        raise Stopped(next(iter(outcome.missing.values())))
     outcome.compiled, outcome.resources, outcome.planned = compiled, resources, len(session.cases)
 
 
@@ -301,8 +324,15 @@ def _run_cases(
     raw_inputs: list[bytes] = []
     for number, (kernel, case) in enumerate(session.cases):
         inputs = ask(session, pump, oracle, limits.start_seconds, "making the inputs")
+        if kernel in session.outcome.missing:
+            continue
         seed = (session.seed + number) % 2**32
-        launch = {"case": case.id, "kernel": kernel, "schedule": case.schedule, "seed": seed}
+        launch = {
+            "case": case.id,
+            "kernel": session.sent.index(kernel),
+            "schedule": case.schedule,
+            "seed": seed,
+        }
         pump.send(machine, {"stage": "run", "profile": profile, **launch}, inputs.raw)
         raw_inputs.append(inputs.raw)
     stopped = None
@@ -333,7 +363,7 @@ def _model(
     """The modelled time at the problem sizes of `timing`. What cannot be modelled is left out: no points depend on it."""
     if not kernels:
         return
-    started, index = time.perf_counter(), len(session.exercise.kernels)
+    started, index = time.perf_counter(), len(session.sent)
     seen: list[Builder] = []
     for timing, graph in kernels:
         kernel = session.exercise.timed(timing)
@@ -384,7 +414,7 @@ def _launch_on_gpu(
     started = time.perf_counter()
     side.await_compiled()
     session.versions |= side.versions
-    launches = zip(session.cases, session.outcome.runs, inputs, outputs, strict=False)
+    launches = zip(session.launches, session.outcome.runs, inputs, outputs, strict=False)
     for (number, case), run, raw, emulated in launches:
         output = side.launch(number, case, run, raw)
         if output is not None:
@@ -402,7 +432,7 @@ def _launch(
     outputs = []
     deadline = time.monotonic() + session.limits.run_seconds
     session.seconds["launches"] = 0.0
-    for number, case in session.cases:
+    for number, case in session.launches:
         rest = deadline - time.monotonic()
         ran = ask(session, pump, machine, rest, f"running the case {case.id}", blame_time=True)
         if ran.stage == "refused":
@@ -410,6 +440,7 @@ def _launch(
         seen = ran.header
         run = CaseRun(case.id, case.title, seen["findings"], seen["counters"], seen["changed_inputs"])
         run.kernel, run.schedule, run.accesses = number, case.schedule, seen["accesses"]
+        run.stage = case.stage
         session.outcome.runs.append(run)
         session.outcome.resources = _most(session.outcome.resources, seen["resources"])
         session.seconds["launches"] += seen["seconds"]
@@ -484,8 +515,9 @@ def _judged_on(session: Session, emulated: str) -> dict[str, str]:
     """Check -> device, where there are two."""
     if session.gpu is None:
         return {}
-    ids = [str(check.id) for check in session.exercise.checks]
-    return {"correctness": session.gpu.name} | {i: emulated for i in ids if i in _EMULATORS_CHECKS}
+    checks = session.exercise.checks
+    on_gpu = {check.id: session.gpu.name for check in checks if check.kind == "correctness"}
+    return on_gpu | {check.id: emulated for check in checks if check.kind in _EMULATORS_CHECKS}
 
 
 def _beside(session: Session, emulated: str) -> list[Evidence]:

@@ -76,8 +76,8 @@ def _check(exercise: str, group: str | None, quick: bool, seed: int | None) -> S
 
     root = _course_root()
     spec = load_course(root).find(exercise)
-    if group is not None and spec.check(group) is None:
-        ids = [c.id for c in spec.checks]
+    ids = [c.id for c in spec.checks]
+    if group is not None and group not in ids:
         return _nothing(f"{spec.id} has no check '{group}'; it has {', '.join(ids)}")
     namespace = _namespace()
     answers, source = _answers(namespace), _builder_source(namespace, spec)

@@ -51,15 +51,21 @@ class GpuSide:
             name, module, folder, roots=self.roots, max_raw=MAX_OUTPUT_BYTES, gpu=self.gpu.visible
         )
 
-    def compile(self, graphs: list[bytes]) -> None:
+    def compile(self, graphs: list[bytes | None]) -> None:
         """Send each kernel to its process; the compiler runs beside the emulator."""
-        for child, graph in zip(self.children, graphs, strict=True):
+        for number, (child, graph) in enumerate(zip(self.children, graphs, strict=True)):
+            if graph is None:
+                self.stopped[number] = "the kernel does not build"
+                self.pump.kill(child)
+                continue
             self.pump.send(child, {"stage": "kernel", "backend": self.backend, "arch": self.gpu.arch}, graph)
 
     def await_compiled(self) -> None:
         """Raises Stopped when a kernel does not compile for the GPU, which is not the learner's fault: the emulator has
         lowered the same program."""
-        for child in self.children:
+        for number, child in enumerate(self.children):
+            if number in self.stopped:
+                continue
             self._receive(child, self.limits.start_seconds, "starting the GPU's process")
             answer = self._receive(child, self.limits.start_seconds, "compiling for the GPU")
             if answer.stage == "refused":

@@ -39,6 +39,7 @@ class CaseRun:
     comparison: dict[str, Any] | None = None
     kernel: int = 0
     schedule: str = "late"
+    stage: str | None = None
     accesses: list[dict[str, Any]] = field(default_factory=list)
     gpu: dict[str, Any] | None = None
     emulated: dict[str, Any] | None = None
@@ -89,7 +90,8 @@ class Compiled:
 class Outcome:
     """Everything a grade has seen. `build_failure` and `run_failure` tell how far it came.
 
-    `compiled` has one entry per kernel of the exercise; `resources` is the most that any of them occupies;
+    `compiled` has one entry per kernel of the exercise; in an exercise in stages, `missing` says why a kernel, by its index,
+    was not built, and its entry is empty. `resources` is the most that any of them occupies;
     `planned` is the number of launches that there should be, `tables` holds what the functions returned.
     `layouts` is what the builder's process sent about each call of each layout; empty if it did not come that far.
     """
@@ -100,6 +102,7 @@ class Outcome:
     resources: dict[str, int] | None = None
     compiled: list[Compiled] = field(default_factory=list)
     planned: int = 0
+    missing: dict[int, Failure] = field(default_factory=dict)
     assembly: Assembly | None = None
     layouts: list[dict[str, Any]] = field(default_factory=list)
     runs: list[CaseRun] = field(default_factory=list)
@@ -188,6 +191,25 @@ class Outcome:
             runs=[run for run in self.runs if run.kernel == number],
         )
 
+    def of_stage(self, stage: str | None) -> Outcome:
+        """What was seen of the cases of one stage; all of it where none is named."""
+        if stage is None:
+            return self
+        kernels = self.exercise.kernels
+        cases = [
+            (n, case) for n, kernel in enumerate(kernels) for case in kernel.cases if case.stage == stage
+        ]
+        runs = [run for run in self.runs if run.stage == stage]
+        missing = {n: self.missing[n] for n, _ in cases if n in self.missing}
+        failure, stopped = self.build_failure, self.run_failure
+        if failure is None and not runs and missing:
+            failure = next(iter(missing.values()))
+        if len(runs) == len(cases):
+            stopped = None
+        return replace(
+            self, runs=runs, missing=missing, planned=len(cases), build_failure=failure, run_failure=stopped
+        )
+
     @property
     def output(self) -> str:
         """Name of the output tensor in the exercise."""
@@ -200,7 +222,7 @@ class Outcome:
     def lines_on(self, tensor: str, instructions: tuple[str, ...] = ("",)) -> list[Location]:
         """The lines that touch a tensor of the exercise, whatever the learner calls it."""
         place = next(i for i, t in enumerate(self.exercise.tensors) if t.name == tensor)
-        parameters = self.compiled[0].parameters if self.compiled else []
+        parameters = next((kernel.parameters for kernel in self.compiled if kernel.parameters), [])
         own = parameters[place] if place < len(parameters) else tensor
         return self.lines(lambda name, buffers: name.startswith(instructions) and own in buffers)
 
@@ -219,8 +241,7 @@ class Outcome:
         return any(run.wrote for run in self.runs) or self._executed(any)
 
     def _executed(self, how_many: Callable[[Iterable[bool]], bool]) -> bool:
-        mechanism = self.exercise.check("mechanism")
-        names = mechanism.at_least if mechanism else {}
+        names = self.exercise.counters("at_least")
         return bool(names) and any(
             how_many(run.counters.get(name, 0) > 0 for name in names) for run in self.runs
         )
@@ -255,7 +276,7 @@ def run_checks(outcome: Outcome) -> list[CheckResult]:
         synchronization,
     )
 
-    return [CHECKS[c.id](c, outcome) for c in outcome.exercise.checks]
+    return [CHECKS[c.kind](c, outcome.of_stage(c.stage)) for c in outcome.exercise.checks]
 
 
 @dataclass(frozen=True)
@@ -341,4 +362,6 @@ def unless_run(check: Check, outcome: Outcome) -> CheckResult | None:
         return None
     if failure.fault is not Fault.YOUR_CODE:
         return skipped(check, f"not graded, because {failure.fault} failed", failure.fault)
+    if outcome.missing:
+        return skipped(check, failure.message)
     return skipped(check, "the kernel does not build" if outcome.build_failure else "the kernel did not run")

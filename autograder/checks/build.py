@@ -26,4 +26,14 @@ def build(check: Check, outcome: Outcome) -> CheckResult:
             fix="fill in the solution cell, then grade again",
         )
         return result(check, Verdict.FAIL, 0, empty.message, [empty])
+    wrong = [failure for failure in outcome.missing.values() if not failure.unwritten]
+    if wrong:
+        some = f"{len(wrong)} of {len(outcome.exercise.kernels)} problem sizes do not build"
+        evidence = [failure.evidence() for failure in wrong]
+        return result(check, Verdict.FAIL, 0, some, list({e.message: e for e in evidence}.values()))
+    if outcome.missing:
+        there, every = len(outcome.compiled) - len(outcome.missing), len(outcome.compiled)
+        return result(
+            check, Verdict.PASS, check.points, f"builds and lowers for {there} of {every} problem sizes"
+        )
     return result(check, Verdict.PASS, check.points, "builds and lowers")

@@ -52,6 +52,7 @@ def correctness(check: Check, outcome: Outcome) -> CheckResult:
     _say_lines_once(evidence)
     if failure is not None:
         evidence.append(failure.evidence())
+    evidence += {missing.message: missing.evidence() for missing in outcome.missing.values()}.values()
     summary = f"{len(right)} of {planned} cases"
     if len(right) == planned:
         return result(check, Verdict.PASS, check.points, summary)

@@ -21,6 +21,35 @@ def synchronization(check: Check, outcome: Outcome) -> CheckResult:
     early = unless_run(check, outcome)
     if early is not None:
         return early
+    if outcome.exercise.stages:
+        return _by_stage(check, outcome)
+    return _of_all(check, outcome)
+
+
+def _by_stage(check: Check, outcome: Outcome) -> CheckResult:
+    """Each stage is worth the same; one that does not run, or in which nothing works, earns nothing."""
+    stages = outcome.exercise.stages
+    parts = {stage: outcome.of_stage(stage) for stage in stages}
+    whole = [stage for stage, part in parts.items() if len(part.runs) == part.planned]
+    clean = [stage for stage in whole if _of_all(check, parts[stage]).verdict is Verdict.PASS]
+    if not clean:
+        return _of_all(check, outcome)
+    if len(clean) == len(stages):
+        return result(check, Verdict.PASS, check.points, f"no findings in {len(outcome.runs)} launches")
+    costly = distinct(outcome.runs, COSTLY)
+    evidence = [finding_evidence(f, outcome, launches) for f, launches in costly]
+    if not evidence:
+        rest = ", ".join(stage for stage in stages if stage not in clean)
+        evidence = [
+            Evidence(kind="note", message=f"not judged before it runs and has something right: {rest}")
+        ]
+    points = check.points * len(clean) / len(stages)
+    return result(
+        check, Verdict.PARTIAL, points, f"no findings in {len(clean)} of {len(stages)} stages", evidence
+    )
+
+
+def _of_all(check: Check, outcome: Outcome) -> CheckResult:
     evidence = [finding_evidence(f, outcome, runs) for f, runs in distinct(outcome.runs, COSTLY)]
     if evidence:
         what = "1 finding" if len(evidence) == 1 else f"{len(evidence)} findings"

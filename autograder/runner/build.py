@@ -64,18 +64,21 @@ def receive_prim_funcs(
     tables: dict[str, Table] | None = None,
     layouts: list[dict[str, Any]] | None = None,
     keep: bool = False,
-) -> list[bytes]:
+    missing: dict[int, Failure] | None = None,
+) -> list[bytes | None]:
     """The graph JSON of each kernel's PrimFunc; `tables` gets one entry per function of the exercise.
 
     The builder's whole process tree is dead when this returns, unless it is kept for `receive_more`.
 
     layouts: filled with what the builder sent about each call of each layout, also if there is no PrimFunc.
+    missing: in an exercise in stages, why a kernel, by its index, was not built; its graph is None. One is built at least.
 
     Raises:
         Stopped: there is no PrimFunc; the failure says why and whose fault that is.
     """
     tables = {} if tables is None else tables
-    graphs = []
+    graphs: list[bytes | None] = []
+    missing = {} if missing is None else missing
     try:
         pump.receive(builder, diagnosis.limits.start_seconds)
     except ChildEnded as ended:
@@ -95,15 +98,19 @@ def receive_prim_funcs(
             sent = _receive_layouts(pump, builder, diagnosis, deadline)
             layouts = sent if layouts is None else layouts
             layouts[:] = sent
-        for kernel in diagnosis.exercise.kernels:
+        for number, kernel in enumerate(diagnosis.exercise.kernels):
             own = replace(diagnosis, exercise=kernel)
             try:
                 frame = pump.receive(builder, deadline - time.monotonic())
             except ChildEnded as ended:
                 raise Stopped(own.ended(ended)) from None
             if frame.stage != "built":
-                raise Stopped(own.build_failure(frame.header))
-            graphs.append(frame.raw)
+                missing[number] = own.build_failure(frame.header)
+                if not diagnosis.exercise.stages:
+                    raise Stopped(missing[number])
+            graphs.append(frame.raw if frame.stage == "built" else None)
+        if not any(graphs):
+            raise Stopped(missing[0])
     except BaseException:
         keep = False
         raise

@@ -49,7 +49,7 @@ def main(channel: int) -> None:
             layouts = [_layout(namespace, request["source"], **wanted) for wanted in request["layouts"]]
             _send(channel, encode({"stage": "layouts", "layouts": layouts}))
         for builder in request["builders"]:
-            _send(channel, _build(namespace, builder["name"], builder["params"]))
+            _send(channel, _built(namespace, builder["name"], builder["params"], request["source"]))
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the submission included
         _send(channel, encode({"stage": "failed", **_describe(error, request["source"])}))
     os._exit(0)
@@ -82,6 +82,14 @@ def _prepare(request: dict[str, Any]) -> None:
     sys.setrecursionlimit(10_000)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+
+
+def _built(namespace: dict[str, Any], name: str, params: dict[str, Any], source: str) -> bytes:
+    """A PrimFunc, or why there is none: the builder may still be called with other parameters."""
+    try:
+        return _build(namespace, name, params)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of the submission included
+        return encode({"stage": "failed", **_describe(error, source)})
 
 
 def _build(namespace: dict[str, Any], name: str, params: dict[str, Any]) -> bytes:
