@@ -30,7 +30,7 @@ def course() -> Path:
 
 
 @pytest.fixture(scope="session")
-def release() -> ModuleType:
+def release_tool() -> ModuleType:
     """tools/release.py as a module."""
     spec = importlib.util.spec_from_file_location("release_tool", COURSE / "tools" / "release.py")
     assert spec is not None and spec.loader is not None
