@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from autograder.batch.grading import Task, failed
-from autograder.batch.local import Done, Stuck, Worker
+from autograder.batch.local import WORKER, Done
 from autograder.batch.record import kept_record, write_record
 from autograder.errors import MachineError, UsageError
+from autograder.pool import Stuck, Worker
 
 POLL_SECONDS = 0.5
 
 
 def run_share(tasks: list[dict[str, Any]], seconds: float) -> int:
     """What a job does: grade its share, each submission in a process that may die; the number of final results."""
-    worker, final = Worker(), 0
+    worker, final = Worker(WORKER), 0
     try:
         for task in (Task(**fields) for fields in tasks):
             kept = kept_record(Path(task.results), task.exercise, task.key)

@@ -1,30 +1,23 @@
-"""A process of the pool: one task as a JSON line on standard input, one answer as a JSON line on standard output."""
+"""A process of the pool that grades a class."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
+from typing import Any
+
+from autograder.pool import serve
 
 
 def main() -> None:
-    """Answer until standard input ends. Whatever else prints goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides when this process ends
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     from autograder.batch.grading import Task, run_task
-    from autograder.runner.limits import die_with_parent
 
-    die_with_parent()
-    for line in sys.stdin:
+    def answer(fields: dict[str, Any]) -> dict[str, Any]:
         try:
-            record = run_task(Task(**json.loads(line)))
-            answer: dict[str, object] = {"final": record.final, "seconds": record.seconds}
+            record = run_task(Task(**fields))
         except OSError as error:
-            answer = {"error": f"the record cannot be written ({error.strerror or error})"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            return {"error": f"the record cannot be written ({error.strerror or error})"}
+        return {"final": record.final, "seconds": record.seconds}
+
+    serve(answer)
 
 
 if __name__ == "__main__":

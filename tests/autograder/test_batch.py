@@ -23,11 +23,12 @@ from autograder.batch.class_view import groups
 from autograder.batch.collect import collect, with_submissions
 from autograder.batch.exports import csv_text, gradescope, junit_xml
 from autograder.batch.grading import Task, run_task
-from autograder.batch.local import Stuck, Worker, run_local
+from autograder.batch.local import run_local
 from autograder.batch.record import kept_record, read_record, snapshot
 from autograder.course import Course, load_course
 from autograder.errors import MachineError, UsageError
 from autograder.gpu import Gpu
+from autograder.pool import Stuck, Worker
 from autograder.report.model import CheckResult, Verdict
 
 from .conftest import REPOSITORY, Result, one_line
@@ -311,7 +312,7 @@ def test_a_task_that_always_kills_is_owed(tasks: list[Task], monkeypatch: pytest
 
 
 def test_a_worker_that_does_not_answer_is_killed(tasks: list[Task]) -> None:
-    worker = Worker()
+    worker = Worker(local.WORKER)
     with pytest.raises(Stuck, match="did not answer within 0 s"):
         worker.ask(tasks[0], 0.0)
     assert worker._process is None
