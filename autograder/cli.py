@@ -277,22 +277,6 @@ def reset(exercise: str, folder: Path | None) -> None:
     click.echo(f"{spec.notebook} is as released again")
 
 
-@cli.command("check-course")
-@click.option("--plain", is_flag=True, help="ASCII only.")
-@_course_option
-def check_course(plain: bool, folder: Path | None) -> None:
-    """Instructors: prove that solutions get full marks and released stubs get none."""
-    from autograder.check_course import examine_course
-
-    root, course = _open_course(folder)
-    good = True
-    for problem, text in examine_course(root, course):
-        good = good and not problem
-        mark = ("-- " if problem else "ok ") if plain else ("✗ " if problem else "✓ ")
-        _echo(mark + text)
-    sys.exit(EXIT_FULL_MARKS if good else EXIT_USAGE)
-
-
 for command in instructor_cli.COMMANDS:
     cli.add_command(command)
 

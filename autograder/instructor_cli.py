@@ -210,8 +210,8 @@ def _engine(name: str, results: Path, cluster: str | None, settings: tuple[str, 
 class _Progress:
     """A bar on a terminal, else a line every ten seconds; nothing when it is off."""
 
-    def __init__(self, on: bool, plain: bool) -> None:
-        self._on, self._plain = on, plain
+    def __init__(self, on: bool, plain: bool, what: str = "graded") -> None:
+        self._on, self._plain, self._what = on, plain, what
         self._bar: Any = None
         self._started = self._last = time.monotonic()
 
@@ -235,7 +235,7 @@ class _Progress:
             self._last = now
             left = (now - self._started) * (total - done) / done
             rest = f", about {max(1, round(left / 60))} min left" if done < total else ""
-            click.echo(f"{done} of {total} graded{_owed(owed)}{rest}", err=True)
+            click.echo(f"{done} of {total} {self._what}{_owed(owed)}{rest}", err=True)
 
     def _draw(self, done: int, total: int, owed: int) -> None:
         from rich.console import Console
@@ -243,7 +243,7 @@ class _Progress:
 
         if self._bar is None:
             self._bar = Progress(
-                TextColumn("grading"),
+                TextColumn(self._what),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
@@ -267,6 +267,15 @@ def _show_class(whole: Class, most: int, plain: bool) -> None:
         _echo("no results yet; run `autograde batch` again to go on", plain)
     for indent, line in text(whole, most):
         _echo(line, plain, indent)
+
+
+def _line(text: str, plain: bool) -> None:
+    """Print one line, however long it is, without control characters."""
+    from autograder.report.terminal import _safe
+
+    encoding = sys.stdout.encoding or "ascii"
+    text = _safe(" ".join(text.split()), plain or not encoding.lower().startswith("utf"))
+    click.echo(text.encode(encoding, "replace").decode(encoding))
 
 
 def _echo(text: str, plain: bool, indent: int = 0) -> None:
@@ -365,8 +374,63 @@ def similarity(
         click.echo(f"wrote {html_path}")
 
 
+@click.command("check-course")
+@click.argument("names", nargs=-1, metavar="[EXERCISE]...")
+@click.option("--fix", is_flag=True, help="First regenerate releases that are not up to date.")
+@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes (default: one per core).")
+@click.option("--fresh", is_flag=True, help="Use no result of an earlier run.")
+@click.option("--progress/--no-progress", default=None, help="Show how far it is (default: on a terminal).")
+@click.option("--plain", is_flag=True, help="ASCII only.")
+@_course_option
+def check_course(
+    names: tuple[str, ...],
+    fix: bool,
+    jobs: int | None,
+    fresh: bool,
+    progress: bool | None,
+    plain: bool,
+    folder: Path | None,
+) -> None:
+    """Prove that the course, or these exercises of it, can be released.
+
+    One line per fault. Exit status: 0 none, 1 some, 2 course.yaml or the command is wrong, 3 the machine failed. What is known
+    from an earlier run and has not changed is not examined again.
+    """
+    from autograder.check_course.run import check_course as examine
+
+    root, course = _open_course(folder)
+    exercises = list({e.id: e for e in (course.find(name) for name in names)}.values()) or course.exercises
+    started = time.monotonic()
+    with _Progress(progress if progress is not None else sys.stderr.isatty(), plain, "examined") as show:
+        verdict = examine(root.absolute(), course, exercises, jobs or os.cpu_count() or 1, show, fix, fresh)
+    for name in verdict.fixed:
+        _echo(f"released exercises/{name} anew", plain)
+    for text in dict.fromkeys(note for note in verdict.notes if "not assembled" in note):
+        _echo(f"note: {text}", plain)
+    for fault in verdict.faults:
+        _line(f"✗ {fault}", plain)
+    for text in verdict.owed:
+        _line(f"? {text}", plain)
+    seen = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in verdict.looked_at.items())
+    seconds = f"{verdict.kept} known, {time.monotonic() - started:.0f} s"
+    _echo(f"{len(exercises)} exercises, {seen} ({seconds})", plain)
+    if verdict.owed:
+        _echo(
+            f"{len(verdict.owed)} not examined; run the command again, `autograde doctor` looks at the machine",
+            plain,
+        )
+        sys.exit(EXIT_MACHINE)
+    number = len(verdict.faults)
+    _echo(f"{number} {_plural('fault', number)}" if number else "no fault: it can be released", plain)
+    sys.exit(EXIT_POINTS_LOST if number else EXIT_FULL_MARKS)
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else "assemblies" if word == "assembly" else word + "s"
+
+
 def _code_blocks(markdown: str) -> list[str]:
     return [part.partition("\n")[2] for part in markdown.split("```")[1::2]]
 
 
-COMMANDS = (batch, class_view, replay, similarity)
+COMMANDS = (batch, class_view, replay, similarity, check_course)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -118,7 +118,7 @@ def _read_line(pipe: int, seconds: float) -> bytes:
 
 def in_parallel(
     tasks: Sequence[T], jobs: int, module: str, one: Callable[[Worker, T, threading.Event], R]
-) -> Iterator[tuple[T, R]]:
+) -> Generator[tuple[T, R], None, None]:
     """(task, result of `one`) for each task, in the order of completion; `jobs` processes run `module`.
 
     `one(worker, task, stopping)` is called in a thread. Closing the iterator ends all processes.
