@@ -13,7 +13,9 @@ from autograder.oracles import Reference
 
 Floats = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
-Suspect = Literal["operands", "cast", "store", "coverage", "layout", "scale", "softmax", "tmem"]
+Suspect = Literal[
+    "operands", "cast", "store", "coverage", "layout", "scale", "softmax", "tmem", "mask", "heads"
+]
 Mistakes = Iterable[tuple[str, npt.NDArray[np.float64]] | tuple[str, npt.NDArray[np.float64], Suspect]]
 
 
@@ -31,7 +33,7 @@ class Comparison:
         meaning: what the values tell about the mistake, empty when nothing fits.
         suspect: where to look for it: in the operands, in the cast, in the store of the output, (coverage) also
             in the size of the grid, in the layout of tiles in SMEM, in the scale of scores,
-            in a softmax, or in what shares columns of TMEM.
+            in a softmax, in what shares columns of TMEM, in the mask of scores, or in which head of K and V a query takes.
     """
 
     elements: int
@@ -144,7 +146,7 @@ def _where(wrong: Bools) -> str:
     if wrong.ndim == 1:
         return ("element " if wrong.sum() == 1 else "elements ") + _ranges(np.flatnonzero(wrong))
     if wrong.ndim != 2:
-        return f"{int(wrong.sum())} of {wrong.size} elements"
+        return _where_along(wrong)
     rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
     parts = []
     if rows.size < wrong.shape[0]:
@@ -156,6 +158,17 @@ def _where(wrong: Bools) -> str:
         return "nearly every element" if share > 0.95 else f"{share:.0%} of them, all over"
     place = ", ".join(parts)
     return place if share > 0.95 else f"{place}, {share:.0%} of the elements there"
+
+
+def _where_along(wrong: Bools) -> str:
+    """The mismatches of a tensor of three or four dimensions, by the first index at which each of them is right somewhere."""
+    parts = []
+    for axis, extent in enumerate(wrong.shape):
+        places = np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis)))
+        if places.size < extent:
+            parts.append(f"index {axis}: {_ranges(places)}")
+    share = f"{wrong.mean():.0%} of them, all over" if wrong.mean() <= 0.95 else "nearly every element"
+    return "; ".join(parts) or share
 
 
 def _ranges(numbers: npt.NDArray[np.intp]) -> str:

@@ -45,6 +45,7 @@ INPUT_FAMILIES = (
     "extremes",
     "huge_scores",
     "identical_keys",
+    "peaked_scores",
     "one_key",
 )
 ORACLES = ("add", "attention", "double", "gemm_nn", "gemm_nt", "transpose")
@@ -56,7 +57,9 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 Positive = Annotated[int, Field(gt=0, strict=True)]  # strict: true is no 1
 Points = Annotated[float, Field(ge=0, le=1000)]
 Amount = Annotated[int, Field(ge=0, strict=True)] | Text  # text: see autograder.amounts
-Params = dict[Name, Positive | Text]
+Params = dict[
+    Name, Annotated[int, Field(ge=0, strict=True)] | Text
+]  # 0 is a switch that is off, never a size
 MEASURES = ("registers", "spill_bytes", "static_smem_bytes", "barriers")  # of nvcc, see autograder.assembly
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -111,12 +114,14 @@ class Tolerance(_Strict):
 
     rounding_interval: those in [round(R - E), round(R + E)] with E = terms * accumulate_eps * |A||B|.
     correctly_rounded: round(R) and nothing else.
-    analysed: those in [round(R - E), round(R + E)] with the E that the oracle derives for each element.
+    analysed: those in [round(R - E), round(R + E)] with the E that the oracle derives for each element; `exp2` is the
+    largest relative error of an exponential, where that is no ex2.approx.
     """
 
     kind: Literal["rounding_interval", "correctly_rounded", "analysed"]
     terms: Positive | Name = 1
     accumulate_eps: Annotated[float, Field(ge=0, le=1e-3)] = 0
+    exp2: Annotated[float, Field(gt=0, le=1e-3)] | None = None
 
     @model_validator(mode="after")
     def _options_match_kind(self) -> Tolerance:
@@ -125,6 +130,8 @@ class Tolerance(_Strict):
             raise ValueError(f"{' and '.join(sorted(given))} belong to kind: rounding_interval only")
         if self.kind == "rounding_interval" and not (len(given) == 2 and self.accumulate_eps > 0):
             raise ValueError("kind: rounding_interval needs terms and an accumulate_eps above 0")
+        if self.kind != "analysed" and self.exp2 is not None:
+            raise ValueError("exp2 belongs to kind: analysed only")
         return self
 
     @property
@@ -144,7 +151,7 @@ class Case(_Strict):
     title: Text
     inputs: Literal[
         "normal", "wide", "large", "large_nn", "signed_zeros", "one_hot", "one_hot_nn", "distinct", "extremes",
-        "huge_scores", "identical_keys", "one_key",
+        "huge_scores", "identical_keys", "peaked_scores", "one_key",
     ]  # fmt: skip
     schedule: Literal["late", "eager", "random"] = "late"
     quick: bool = False
@@ -479,6 +486,14 @@ class Exercise(_Strict):
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(self.size(entry) for entry in tensor.shape)
 
+    @property
+    def options(self) -> dict[str, int | float]:
+        """What the oracle may ask for by name: numbers of the builder's parameters, and `exp2` of the tolerance."""
+        options: dict[str, int | float] = {
+            name: value for name, value in self.builder.params.items() if isinstance(value, int)
+        }
+        return options if self.tolerance.exp2 is None else {**options, "exp2": self.tolerance.exp2}
+
     def tensor_specs(self) -> list[dict[str, Any]]:
         """name, role, dtype and shape (numbers) of each tensor, as plain data for other processes."""
         return [
@@ -589,6 +604,9 @@ class Exercise(_Strict):
                     f"{where} uses '{entry}', which is no parameter of builder.params"
                     f" ({', '.join(params)}){did_you_mean(entry, params)}"
                 )
+        for where, entry in sizes:
+            if self.size(entry) == 0:
+                raise ValueError(f"{where} uses '{entry}', which is 0 here")
         for tensor in self.tensors:
             if tensor.dtype not in DTYPES:
                 raise ValueError(

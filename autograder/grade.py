@@ -260,6 +260,7 @@ def _plan(session: Session) -> dict[str, Any]:
                 "oracle": kernel.oracle,
                 "terms": kernel.size(kernel.tolerance.terms),
                 "accumulate_eps": kernel.tolerance.eps,
+                "options": kernel.options,
                 "tensors": kernel.tensor_specs(),
             }
             for kernel in session.exercise.kernels

@@ -27,6 +27,8 @@ NO_FILLS = (TMA_STORE, "cp.async.bulk.commit", "cp.async.bulk.wait", "cp.async.c
 IN_THE_TEXT = {
     "scale": r"(?i)scale\w* *=|log2|sqrt\(",
     "softmax": r"\b(Tx|T)\.(max|sum|fma|sub|mul|exp2?)\(|row_sum\[0\]|row_max\[0\]",
+    "mask": r"(?i)\bT\.(if_then_else|Select)\(|-?inf|\bmask\w*|visible|\b(last|limit|seen)\w* *=",
+    "heads": r"(?i)head\w* *(//|%)|head\w* *=",
     "tmem": r"(?i)tmem\w*\.(alloc|move_base)|tmem\w*\[",
 }
 

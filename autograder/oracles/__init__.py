@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,9 @@ class Reference:
     magnitude: Array
 
 
-Oracle = Callable[[list[Array]], Reference]
-Mistakes = Callable[[list[Array]], Iterator[tuple[Any, ...]]]  # see autograder.compare.Mistakes
+# Both take the inputs, and by keyword those options of the kernel that they name, see `taken`.
+Oracle = Callable[..., Reference]
+Mistakes = Callable[..., Iterator[tuple[Any, ...]]]  # see autograder.compare.Mistakes
 ORACLES: dict[str, Oracle] = {}
 MISTAKES: dict[str, Mistakes] = {}
 
@@ -46,3 +48,9 @@ def mistakes_of(name: str) -> Callable[[Mistakes], Mistakes]:
         return make
 
     return register
+
+
+def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Those options that a reference, or what gives its mistakes, takes by keyword."""
+    wanted = inspect.signature(function).parameters.values()
+    return {p.name: options[p.name] for p in wanted if p.kind is p.KEYWORD_ONLY and p.name in options}

@@ -2,7 +2,7 @@
 code.
 
 Standard input brings {"stage": "plan", "seed": n, "cases": [{"id": ..., "inputs": family, "kernel": i}, ...],
-"kernels": [{"oracle": name, "terms": n, "accumulate_eps": x, "tensors": [...]}, ...]} and later
+"kernels": [{"oracle": name, "terms": n, "accumulate_eps": x, "options": {...}, "tensors": [...]}, ...]} and later
 {"stage": "output", "case": id} + the raw bytes of the outputs. The channel carries
 {"stage": "inputs", "case": id} + raw bytes for every case at once, and {"stage": "verdict", "case": id, ...}
 for every output.
@@ -101,14 +101,16 @@ class _Judge:
         import numpy as np
 
         from autograder.compare import allowed_interval, compare
-        from autograder.oracles import MISTAKES, ORACLES
+        from autograder.oracles import MISTAKES, ORACLES, taken
 
         case = cases[frame.header["case"]]
         kernel, inputs = case.kernel, case.inputs
         (output,) = (t for t in kernel["tensors"] if t["role"] == "output")
         dtype = numpy_dtype(output["dtype"])
         actual = np.frombuffer(frame.raw, dtype).reshape(output["shape"])
-        reference = ORACLES[kernel["oracle"]](inputs)
+        compute, options = ORACLES[kernel["oracle"]], kernel["options"]
+        reference = compute(inputs, **taken(compute, options))
         interval = allowed_interval(reference, kernel["terms"], kernel["accumulate_eps"], dtype)
         mistakes = MISTAKES.get(kernel["oracle"])
-        return compare(actual, *interval, mistakes=mistakes(inputs) if mistakes else ()).to_json()
+        named = mistakes(inputs, **taken(mistakes, options)) if mistakes else ()
+        return compare(actual, *interval, mistakes=named).to_json()

@@ -105,6 +105,8 @@ def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
             "kind: correctly_rounded",
             "accumulate_eps and terms belong to kind: rounding_interval only",
         ),
+        ("      terms: K\n", "      terms: K\n      exp2: 1.0e-4\n", "exp2 belongs to kind: analysed only"),
+        ("params: {M: 128", "params: {M: 0", "uses 'M', which is 0 here"),
         ("arch: sm_100a", "arch: [", r"line \d+: "),
         ("arch: sm_100a", "arch: sm_100", "'sm_100' is not one of sm_90a, sm_100a"),
     ],
