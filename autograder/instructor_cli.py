@@ -408,12 +408,12 @@ def check_course(
     for text in dict.fromkeys(note for note in verdict.notes if "not assembled" in note):
         _echo(f"note: {text}", plain)
     for fault in verdict.faults:
-        _line(f"✗ {fault}", plain)
+        _line(f"{'--' if plain else '✗'} {fault}", plain)
     for text in verdict.owed:
-        _line(f"? {text}", plain)
+        _line(f"?? {text}", plain)
     seen = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in verdict.looked_at.items())
     seconds = f"{verdict.kept} known, {time.monotonic() - started:.0f} s"
-    _echo(f"{len(exercises)} exercises, {seen} ({seconds})", plain)
+    _echo(f"{len(exercises)} {_plural('exercise', len(exercises))}, {seen} ({seconds})", plain)
     if verdict.owed:
         _echo(
             f"{len(verdict.owed)} not examined; run the command again, `autograde doctor` looks at the machine",

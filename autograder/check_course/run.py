@@ -44,7 +44,11 @@ def check_course(
     """
     verdict = Verdict()
     if fix:
-        verdict.fixed = _fix(root, exercises)
+        releases = [job for job in jobs_of(root, course, exercises) if job.kind == "release"]
+        known = _results(root, course, releases, processes, progress, fresh, verdict)
+        verdict.fixed = [
+            job.exercise for job in releases if known[job.key].faults and _fix(root, job.exercise)
+        ]
     whole = len(exercises) == len(course.exercises)
     if whole:
         verdict.faults += examine_course_files(root, course)
@@ -107,21 +111,18 @@ def _one(worker: Worker, job: Job, seconds: float, stopping: threading.Event) ->
     return Found(owed=f"{problem}, {TRIES} times")
 
 
-def _fix(root: Path, exercises: list[Exercise]) -> list[str]:
-    """Regenerate what is not up to date and gives nothing away; the ids of these exercises."""
-    fixed = []
-    for exercise in exercises:
-        with tempfile.TemporaryDirectory() as folder:
-            fresh = Path(folder)
-            try:
-                release.generate(root, [exercise.id], fresh)
-            except (UsageError, OSError):
-                continue  # the job `release` says it
-            stale = release.stale(root, fresh, exercise.id)
-            if stale and not release.leaks_in(root, fresh / exercise.id, exercise.id):
-                release.refresh(root, fresh, exercise.id)
-                fixed.append(exercise.id)
-    return fixed
+def _fix(root: Path, exercise: str) -> bool:
+    """Regenerate the release of an exercise, unless it would give something away; whether that was done."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder)
+        try:
+            release.generate(root, [exercise], fresh)
+        except (UsageError, OSError):
+            return False  # the job `release` says why
+        if not release.stale(root, fresh, exercise) or release.leaks_in(root, fresh / exercise, exercise):
+            return False
+        release.refresh(root, fresh, exercise)
+        return True
 
 
 # Kept results -----------------------------------------------------------------------------------
