@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from emulator.host import HostTensorMap
+from emulator.timing.classes import Class, Grid, sample
 from emulator.timing.parameters import Parameters, load
-from emulator.timing.record import ClusterTrace, Recorder
+from emulator.timing.record import ClusterTrace
 from emulator.timing.simulate import Interval, Memory, Node, Simulated
 
 if TYPE_CHECKING:
     from emulator.kernel import Kernel
-
-_TOGETHER = (
-    "grid.sync",
-    "clusterlaunchcontrol",
-)  # with these, a part of the grid does not do what all of it does
-Class = tuple[ClusterTrace, int]  # clusters that do as much as each other, and how many there are
 
 
 @dataclass(frozen=True)
@@ -81,77 +78,36 @@ def model(
     p = load(device or kernel.arch)
     if clock_ghz is not None:
         p = p.with_values(clock_ghz=clock_ghz)
-    classes, clusters = _record(kernel, tensors)
+    grid = sample(kernel, tensors)
     resources = kernel.resources
     per_cluster = int(np.prod(resources["cluster"]))
-    size = sum(int(t.nbytes) for t in tensors if hasattr(t, "nbytes"))
-    return _time(p, classes, clusters, per_cluster, resources, size, intervals)
+    return _time(p, grid, per_cluster, resources, _bytes(tensors), intervals)
 
 
-def _record(kernel: Kernel, tensors: Sequence[Any]) -> tuple[list[Class], int]:
-    """(clusters that do the same, how many of each; clusters of the grid).
-
-    Clusters do more or less work depending on where they are in the grid: those with low numbers have one tile more. So the
-    first and the last one are recorded, and where they differ, the place where they begin to differ is found by bisection.
-    """
-    launch = kernel._static_launch()
-    alone = not any(op.instruction.startswith(_TOGETHER) for op in kernel.operations)
-    if launch is None or not alone:
-        recorder = Recorder(dry=True)
-        kernel.record(*tensors, recorder=recorder)
-        every = [recorder.clusters[i] for i in sorted(recorder.clusters)]
-        if not every:
-            raise ValueError("the kernel did nothing that could be timed")
-        return [(trace, 1) for trace in every], len(every)
-    known: dict[int, ClusterTrace] = {}
-
-    def trace(index: int) -> ClusterTrace:
-        if index not in known:
-            recorder = Recorder(dry=True)
-            kernel.record(*tensors, recorder=recorder, clusters=[index])
-            known[index] = recorder.clusters.get(index) or ClusterTrace(index, 0)
-        return known[index]
-
-    def divide(first: int, last: int) -> list[int]:
-        """Numbers at which another class begins, between two clusters."""
-        if trace(first).size == trace(last).size:
-            return []
-        if last - first == 1:
-            return [last]
-        middle = (first + last) // 2
-        return divide(first, middle) + divide(middle, last)
-
-    clusters = int(np.prod(launch.grid)) // int(np.prod(launch.cluster))
-    if not clusters:
-        raise ValueError(f"the grid of {' x '.join(map(str, launch.grid))} CTAs is empty: nothing runs")
-    if not trace(0).size:
-        raise ValueError("the kernel did nothing that could be timed")
-    starts = [0, *divide(0, clusters - 1)]
-    ends = [*starts[1:], clusters]
-    return [(trace(start), end - start) for start, end in zip(starts, ends, strict=True)], clusters
+def _bytes(tensors: Sequence[Any]) -> int:
+    """Of all tensors; two maps of one tensor count once."""
+    arrays = [t.array if isinstance(t, HostTensorMap) else t for t in tensors]
+    return sum({id(a): int(a.nbytes) for a in arrays if hasattr(a, "nbytes")}.values())
 
 
 def _time(
-    p: Parameters,
-    classes: list[Class],
-    clusters: int,
-    per_cluster: int,
-    resources: dict[str, Any],
-    size: int,
-    intervals: bool,
+    p: Parameters, grid: Grid, per_cluster: int, resources: dict[str, Any], size: int, intervals: bool
 ) -> Modelled:
     """``size``: bytes of all tensors."""
+    classes, clusters = grid.classes, grid.clusters
     nodes = max(1, int(p.sms) // per_cluster)
     mine = -(-clusters // nodes)  # clusters of the busiest node
     resident = min(occupancy(p, resources), mine)
     active = min(clusters, nodes) * per_cluster
-    loaded, stored = (sum(n * getattr(t, name) for t, n in classes) for name in ("loaded", "stored"))
+    loaded, stored = (round(sum(n * getattr(t, name) for t, n in classes)) for name in ("loaded", "stored"))
     dram = min(loaded, _footprint(classes, max(0, size - stored))) + stored
     memory = shared_memory_system(p, active, loaded, stored, dram)
     longest = max((t for t, _ in classes), key=lambda t: t.size)
     simulated, cycles = _node(p, memory, longest, mine, resident, intervals)
+    if len(classes) > 1 and mine > 1:
+        cycles = _makespan(p, memory, grid, nodes, resident)
     microseconds = cycles / p.clock_ghz / 1e3 + p.launch_us
-    flops = sum(n * _flops(t) for t, n in classes)
+    flops = round(sum(n * _flops(t) for t, n in classes))
     busy = {name: spent / simulated.cycles for name, spent in simulated.busy[0].items()}
     stalls = _shares(simulated)
     return Modelled(
@@ -171,6 +127,25 @@ def _node(
     start = Node(p, memory, resident=resident).run([trace] * few).cycles
     simulated = Node(p, memory, intervals=intervals, resident=resident).run([trace] * (2 * few))
     return simulated, simulated.cycles + (mine - 2 * few) * (simulated.cycles - start) / few
+
+
+def _makespan(p: Parameters, memory: Memory, grid: Grid, nodes: int, resident: int) -> float:
+    """Cycles of a grid whose clusters take different times: each starts, in the order of the grid, where one has ended first.
+
+    A cluster's time is that of its class beside others of the class, once a node is at it; what begins and ends a node's
+    work is added once.
+    """
+    paces, leads = [], []
+    for trace in grid.traces:
+        once, twice = (
+            Node(p, memory, resident=resident).run([trace] * (n * resident)).cycles for n in (1, 2)
+        )
+        paces.append(twice - once)
+        leads.append(2 * once - twice)
+    slots = [0.0] * min(nodes * resident, grid.clusters)
+    for cycles in grid.shares @ np.array(paces):
+        heapq.heapreplace(slots, slots[0] + float(cycles))
+    return max(slots) + max(leads)
 
 
 def occupancy(p: Parameters, resources: dict[str, Any]) -> int:
@@ -201,16 +176,16 @@ def _footprint(classes: list[Class], inputs: int) -> int:
 
     ``inputs``: bytes of all tensors that the kernel only reads.
     """
-    read: dict[int, int] = {}
+    read: dict[int, float] = {}
     sizes: dict[int, int] = {}
-    plain = 0
+    plain = 0.0
     for t, count in classes:
         sizes.update(t.tensors)
         plain += count * t.loaded_plainly
         for (tensor, _), nbytes in t.loads.items():
             read[tensor] = read.get(tensor, 0) + count * nbytes
     by_tma = sum(min(sizes[tensor], nbytes) for tensor, nbytes in read.items())
-    return by_tma + min(plain, max(0, inputs - sum(sizes.values())))
+    return round(by_tma + min(plain, max(0, inputs - sum(sizes.values()))))
 
 
 def _flops(trace: ClusterTrace) -> int:

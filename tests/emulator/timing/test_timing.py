@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 import emulator
+from emulator.timing import classes
 from emulator.timing.model import Modelled, model, occupancy
 from emulator.timing.parameters import Parameters, load
+from emulator.timing.probe import probe, probed
 from emulator.timing.record import ClusterTrace, Event, Recorder, StrandTrace
 from emulator.timing.simulate import Memory, Node
 from kernels import gemm_ladder
+from kernels.triangular_gemm import triangular_gemm
 
 ROOT = Path(__file__).resolve().parents[3]
 P = load("sm_100a")
@@ -209,7 +212,7 @@ def test_a_grid_of_which_a_part_is_recorded_is_modelled_as_the_whole(
     step: int, kwargs: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = ladder(step, 768, **kwargs)
-    monkeypatch.setattr("emulator.timing.model._TOGETHER", ("",))  # now every kernel is recorded as a whole
+    monkeypatch.setattr("emulator.timing.classes._TOGETHER", ("",))  # now every kernel is recorded as a whole
     whole = ladder(step, 768, **kwargs)
     assert part.microseconds == pytest.approx(whole.microseconds, rel=1e-6)
     assert (part.bytes_loaded, part.bytes_stored, part.flops) == (
@@ -277,3 +280,62 @@ def test_exercises_on_an_h200(benchmark: ModuleType) -> None:
     assert len(rows) >= 8
     for name, measured, modelled in rows:
         assert abs(modelled / measured - 1) < (0.25 if "2048" in name else 0.15), name
+
+
+@pytest.fixture(scope="module")
+def triangular() -> tuple[emulator.Kernel, list[np.ndarray]]:
+    return emulator.compile(triangular_gemm(1024)), [np.zeros((1024, 1024), np.float16) for _ in range(3)]
+
+
+def few_sms(kernel: emulator.Kernel, tensors: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> Modelled:
+    """The model of a GPU with six SMs, so that the grid has several waves."""
+    monkeypatch.setattr("emulator.timing.model.load", lambda arch: P.with_values(sms=6))
+    return model(kernel, tensors)
+
+
+@pytest.mark.parametrize("way", ["probe", "bisection"])
+def test_ctas_that_all_do_different_amounts_of_work(
+    way: str, triangular: tuple[emulator.Kernel, list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight amounts of work: three of them recorded give what all of them give."""
+    whole = few_sms(*triangular, monkeypatch)
+    monkeypatch.setattr(classes, "FULL", 3)
+    if way == "bisection":
+        monkeypatch.setattr(classes, "probe", lambda *_: None)
+    part = few_sms(*triangular, monkeypatch)
+    assert part.microseconds == pytest.approx(whole.microseconds, rel=0.03)
+    assert part.flops == pytest.approx(whole.flops, rel=0.01)
+    assert whole.flops == 2 * 128 * 128 * 128 * 8 * sum(range(1, 9))
+    mmas = whole.flops / (2 * 128 * 128 * 16)
+    assert whole.cycles > mmas * P.mma_interval(1, 128, 128, False) / 6  # what six tensor cores need
+
+
+def test_a_probe_sees_what_a_full_record_sees(triangular: tuple[emulator.Kernel, list[np.ndarray]]) -> None:
+    kernel, tensors = triangular
+    recorder = Recorder(dry=True)
+    kernel.record(*tensors, recorder=recorder, clusters=range(0, 64, 9))
+    found = probe(kernel, tensors, recorder.clusters[0], range(0, 64, 9))
+    assert found is not None and len(found) == 8
+    for index, full in recorder.clusters.items():
+        assert [s.events for s in probed(full)] == [s.events for s in found[index].strands]
+        assert {k: v for k, v in full.loads.items()} == found[index].loads
+
+
+def test_a_probe_gives_up_where_others_decide(triangular: tuple[emulator.Kernel, list[np.ndarray]]) -> None:
+    kernel, tensors = triangular
+    recorder = Recorder(dry=True)
+    kernel.record(*tensors, recorder=recorder, clusters=[0])
+    other = recorder.clusters[0]
+    for strand in other.strands:
+        strand.events.append(("fence", -1))
+    assert probe(kernel, tensors, other, [0, 1]) is None
+
+
+def test_the_triangular_kernel_is_right(triangular: tuple[emulator.Kernel, list[np.ndarray]]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((256, 256)).astype(np.float16) for _ in range(2))
+    a[:128, 128:] = 0
+    d = np.zeros((256, 256), np.float16)
+    run = emulator.compile(triangular_gemm(256)).run(a, b, d)
+    assert not run.findings
+    np.testing.assert_allclose(d, a.astype(np.float32) @ b.astype(np.float32).T, atol=0.05, rtol=2e-3)

@@ -1,0 +1,146 @@
+"""Which clusters of a grid do how much, from records of a few of them.
+
+Clusters of a grid do the same, or some have one tile more, or each has its own number of blocks, as in causal attention. What
+a cluster does is recorded in full for a few that span the range (:data:`FULL`); where each of the others lies between these
+comes from a probe of the warps that load (:mod:`emulator.timing.probe`), or, where a kernel cannot be probed, from bisection of
+the grid. A cluster between two recorded ones counts as a mixture of both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from emulator.timing.probe import probe, probed
+from emulator.timing.record import ClusterTrace, Recorder
+
+if TYPE_CHECKING:
+    from emulator.kernel import Kernel
+
+FULL = 5  # classes that are recorded in full; others are mixtures of two of them
+PROBED_EVENTS = 400_000  # of all clusters together; a grid of more is probed in part
+BISECTIONS = 40  # clusters recorded at most where there is no probe
+PLACES = 6
+GOLDEN = 0.6180339887
+_TOGETHER = (
+    "grid.sync",
+    "clusterlaunchcontrol",
+)  # with these, a part of the grid does not do what all of it does
+Class = tuple[ClusterTrace, float]  # a recorded cluster, and for how many it stands
+
+
+@dataclass
+class Grid:
+    """Recorded clusters, and what share each has in each cluster of the grid.
+
+    Attributes:
+        traces: recorded clusters, the one with the least work first.
+        shares: ``float[clusters, traces]``; rows add up to 1.
+    """
+
+    traces: list[ClusterTrace]
+    shares: np.ndarray
+
+    @property
+    def clusters(self) -> int:
+        return len(self.shares)
+
+    @property
+    def classes(self) -> list[Class]:
+        return [(t, float(n)) for t, n in zip(self.traces, self.shares.sum(axis=0), strict=True)]
+
+
+def sample(kernel: Kernel, tensors: Sequence[Any]) -> Grid:
+    """Record what is needed to know what every cluster of the launch does.
+
+    Raises:
+        ValueError: the kernel launches nothing, or does nothing that takes time.
+    """
+    launch = kernel._static_launch()
+    alone = not any(op.instruction.startswith(_TOGETHER) for op in kernel.operations)
+    if launch is None or not alone:
+        recorder = Recorder(dry=True)
+        kernel.record(*tensors, recorder=recorder)
+        every = [recorder.clusters[i] for i in sorted(recorder.clusters)]
+        if not every:
+            raise ValueError("the kernel did nothing that could be timed")
+        return Grid(every, np.eye(len(every)))
+    clusters = int(np.prod(launch.grid)) // int(np.prod(launch.cluster))
+    if not clusters:
+        raise ValueError(f"the grid of {' x '.join(map(str, launch.grid))} CTAs is empty: nothing runs")
+    known: dict[int, ClusterTrace] = {}
+
+    def trace(index: int) -> ClusterTrace:
+        if index not in known:
+            recorder = Recorder(dry=True)
+            kernel.record(*tensors, recorder=recorder, clusters=[index])
+            known[index] = recorder.clusters.get(index) or ClusterTrace(index, 0)
+        return known[index]
+
+    if not trace(0).size:
+        raise ValueError("the kernel did nothing that could be timed")
+    work = _probed_work(kernel, tensors, trace(0), clusters)
+    if work is None:
+        work = _bisected_work(trace, clusters)
+    return _between(trace, work)
+
+
+def _probed_work(
+    kernel: Kernel, tensors: Sequence[Any], first: ClusterTrace, clusters: int
+) -> np.ndarray | None:
+    """Events of the loading warps of each cluster; between those that were probed, in proportion."""
+    events = sum(len(s.events) for s in probed(first))
+    if not events:
+        return None
+    many = min(clusters, max(64, PROBED_EVENTS // events))
+    indices = np.unique(np.linspace(0, clusters - 1, many).round().astype(int))
+    found = probe(kernel, tensors, first, indices.tolist())
+    if found is None:
+        return None
+    return np.interp(np.arange(clusters), indices, [found[i].size for i in indices.tolist()])
+
+
+def _bisected_work(trace: Callable[[int], ClusterTrace], clusters: int) -> np.ndarray:
+    """Events of each cluster: where two differ, those between them are looked at, as long as there are few.
+
+    Work may go up and down along the grid, so the search begins with the ends and a few irregular places.
+    """
+    places = {0, clusters - 1, *(int(clusters * (k * GOLDEN % 1)) for k in range(1, PLACES))}
+    seen = {i: trace(i).size for i in places}
+    todo = list(itertools.pairwise(sorted(places)))
+    while todo and len(seen) < BISECTIONS:
+        first, last = todo.pop(0)
+        if seen[first] == seen[last] or last - first == 1:
+            continue
+        middle = (first + last) // 2
+        seen[middle] = trace(middle).size
+        todo += [(first, middle), (middle, last)]
+    indices = sorted(seen)
+    return np.interp(np.arange(clusters), indices, [seen[i] for i in indices])
+
+
+def _between(trace: Callable[[int], ClusterTrace], work: np.ndarray) -> Grid:
+    """Records of a few clusters that span the range of work, and every cluster as a mixture of the two nearest."""
+    amounts, where = np.unique(work, return_index=True)
+    if len(amounts) > FULL:
+        wanted = np.linspace(amounts[0], amounts[-1], FULL)
+        chosen = np.unique([int(np.abs(amounts - w).argmin()) for w in wanted])
+        amounts, where = amounts[chosen], where[chosen]
+    traces = [trace(int(i)) for i in where]
+    position = np.interp(work, amounts, np.arange(len(amounts)))
+    low = np.minimum(position.astype(int), max(0, len(amounts) - 2))
+    shares = np.zeros((len(work), len(amounts)))
+    rows = np.arange(len(work))
+    if len(amounts) == 1:
+        shares[:, 0] = 1.0
+    else:
+        shares[rows, low] = 1 - (position - low)
+        shares[rows, low + 1] = position - low
+    return Grid(traces, shares)
+
+
+__all__ = ["Class", "Grid", "sample"]
