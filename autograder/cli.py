@@ -85,6 +85,7 @@ def cli(ctx: click.Context) -> None:
 )
 @click.option("--plain", is_flag=True, help="No colours, ASCII only.")
 @click.option("--quick", is_flag=True, help="Fewer cases, for a first look; not recorded.")
+@instructor_cli.isolation_option
 @_course_option
 def grade(
     exercise: str,
@@ -96,11 +97,13 @@ def grade(
     html_path: Path | None,
     plain: bool,
     quick: bool,
+    isolation: str,
     folder: Path | None,
 ) -> None:
     """Grade an exercise."""
     from autograder.grade import Settings
     from autograder.progress import FOLDER
+    from autograder.runner.sandbox import choose
 
     if solution and path is not None:
         raise UsageError("give either --solution or --file, not both")
@@ -112,9 +115,17 @@ def grade(
     for option, target in (("--json", json_path), ("--html", html_path)):
         if target is not None and (option, str(target)) != ("--json", "-"):
             check_target(option, str(target))
+    choose(isolation)
     reports = []
     for spec, gpu in zip(exercises, gpus, strict=True):
-        settings = Settings(seed=seed, quick=quick, gpu=gpu, cache=root / FOLDER / "assembly")
+        settings = Settings(
+            seed=seed,
+            quick=quick,
+            gpu=gpu,
+            cache=root / FOLDER / "assembly",
+            isolation=isolation,
+            hidden=(root,),
+        )
         report = _grade_one(root, course, spec, solution, path, settings)
         reports.append(report)
         _present(report, json_path, plain)

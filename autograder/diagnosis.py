@@ -12,6 +12,7 @@ from autograder.course import Exercise, Limits
 from autograder.errors import nearest
 from autograder.report.model import Evidence, Fault, Location
 from autograder.runner.process import Child, ChildEnded, End
+from autograder.runner.tree import MAX_PROCESSES
 from autograder.submission import Submission
 
 SNAPSHOT = "snapshot/kernel.py"  # the end of the path under which a submission runs
@@ -103,6 +104,16 @@ class Diagnosis:
                 "the code wrote into the grader's channel",
                 "use print, and leave other file descriptors alone",
             )
+        if ended.end is End.PROCESSES:
+            return yours(
+                f"{place} started more than {MAX_PROCESSES} processes; the run was stopped",
+                "a kernel is built in one process",
+            )
+        if ended.end is End.MEMORY:
+            return yours(
+                f"{place} used more than {limits.memory_mib} MiB of memory; the run was stopped",
+                "look for large arrays; a builder only describes the kernel",
+            )
         status = ended.status
         if status is not None and status < 0:
             number = -status
@@ -110,6 +121,11 @@ class Diagnosis:
                 what = signal.Signals(number).name
             except ValueError:
                 what = f"signal {number}"
+            if number == signal.SIGKILL and not ended.out_of_memory:
+                return yours(
+                    f"the code killed its own process, or ignored the end of its processor time, in {place}",
+                    f"return the kernel from {name}",
+                )
             if number == signal.SIGKILL:
                 return machines(
                     f"the process of the submission was killed ({what}); the machine may be out of memory"

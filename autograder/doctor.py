@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from importlib import metadata
 
+from autograder.errors import AutogradeError
+
 PACKAGES = ("apache-tvm", "torch", "numpy", "ml_dtypes", "pydantic", "rich")
 
 
@@ -25,13 +27,30 @@ class Finding:
 
 def examine() -> list[Finding]:
     """All facts, in the order in which they are shown."""
-    from autograder.runner.limits import protections
+    return [_python(), *map(_package, PACKAGES), _gpu(), _nvcc(), _emulator(), *_isolation()]
 
-    findings = [_python(), *map(_package, PACKAGES), _gpu(), _nvcc(), _emulator()]
-    for protection in protections():
-        text = protection.what if protection.active else f"not on this machine ({protection.what})"
-        findings.append(Finding(f"isolation, {protection.name}", protection.active, text, optional=True))
-    return findings
+
+def _isolation() -> list[Finding]:
+    """What is in force where a submission runs: a process confines itself like a submission's and looks."""
+    from autograder.runner.confinement import PROTECTIONS, level
+    from autograder.runner.process import ChildEnded, Pump
+    from autograder.runner.sandbox import bubblewrap, choose, namespaces
+
+    try:
+        with Pump(choose("auto")) as pump:
+            folder = pump.private_folder("probe")
+            probe = pump.start("probe", "probe_child", folder, confined=True)
+            pump.send(probe, {"stage": "probe", "work": str(folder), "outside": namespaces()})
+            active = pump.receive(probe, 60).header["isolation"]
+    except (AutogradeError, ChildEnded) as error:
+        return [Finding("isolation", False, f"its self-test failed: {error}")]
+    reached, why = level(active), bubblewrap()[1]
+    text = reached if reached == "full" else f"{reached}, not full: {why}"
+    found = [Finding("isolation", reached == "full", text, optional=True)]
+    for name, what in PROTECTIONS.items():
+        words = what if active[name] else f"not active ({what})"
+        found.append(Finding(f"isolation, {name}", active[name], words, optional=True))
+    return found
 
 
 def _python() -> Finding:
@@ -87,7 +106,7 @@ assert (source == target).all()
 
 def _emulator() -> Finding:
     """Lower and run a small kernel in a process of its own."""
-    from autograder.runner.process import PACKAGE_ROOT
+    from autograder.runner.sandbox import PACKAGE_ROOT
 
     started = time.perf_counter()
     code = _SELF_TEST.format(roots=[str(PACKAGE_ROOT)])

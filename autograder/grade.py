@@ -25,12 +25,15 @@ from autograder.diagnosis import (
     with_last_line,
     yours,
 )
+from autograder.errors import MachineError
 from autograder.gpu import Gpu
 from autograder.on_gpu import BACKEND, GpuSide, explain, unmeasured
-from autograder.report.model import Evidence, Fault, GradeReport, Measured, ModelledTime, Source
+from autograder.report.model import Evidence, Fault, GradeReport, Isolation, Measured, ModelledTime, Source
 from autograder.runner.build import receive_more, receive_prim_funcs, start_builder
+from autograder.runner.confinement import level
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, End, Pump
+from autograder.runner.sandbox import choose
 from autograder.submission import Submission, syntax_problem
 
 SEED_BITS = 40
@@ -42,7 +45,8 @@ class Settings:
     """How to grade. With `gpu`, the kernels run there and in the emulator; `measure` times them, too, there or by the model.
 
     `roots` come first on the import path of the trusted processes, `backend` is the module that drives the GPU (stand-ins
-    for tests). `cache` is the folder that keeps what nvcc reported, None to keep nothing.
+    for tests). `cache` is the folder that keeps what nvcc reported, None to keep nothing. `isolation` is `auto`, `basic` or
+    `full`; `hidden` are folders that no process of the submission may see even if they lie within Python's own.
     """
 
     seed: int | None = None
@@ -52,6 +56,8 @@ class Settings:
     roots: tuple[Path, ...] = ()
     backend: str = BACKEND
     cache: Path | None = None
+    isolation: str = "auto"
+    hidden: tuple[Path, ...] = ()
 
 
 @dataclass
@@ -67,6 +73,7 @@ class Session:
     versions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     printed: str = ""
+    isolation: Isolation | None = None
     sent: list[int] = field(
         default_factory=list
     )  # indices of the kernels, as the machine's process numbers them
@@ -105,9 +112,10 @@ def grade(
     """The report of one submission. Writes nothing outside of a private temporary folder and `settings.cache`.
 
     Raises:
-        MachineError: no process can be started at all.
+        MachineError: no process can be started at all, or not with the isolation that was demanded.
     """
     settings = settings or Settings()
+    sandbox = choose(settings.isolation, settings.hidden)
     if settings.quick:
         exercise = exercise.only_quick()
     seed = settings.seed if settings.seed is not None else _secret_seed()
@@ -121,7 +129,7 @@ def grade(
         session.outcome.build_failure = yours(f"syntax error: {message}", "", where)
         return _report(session)
     started = time.perf_counter()
-    with Pump() as pump:
+    with Pump(sandbox) as pump:
         _run(session, pump, settings)
     session.seconds["total"] = time.perf_counter() - started
     return _report(session)
@@ -135,7 +143,10 @@ def _secret_seed() -> int:
 def _run(session: Session, pump: Pump, settings: Settings) -> None:
     """Build, lower, launch, compare; a failure ends it where it happens. The processes load in parallel."""
     oracle = pump.start("oracle", "oracle_child", pump.private_folder("oracle"))
-    machine = pump.start("machine", "machine_child", pump.private_folder("machine"), roots=settings.roots)
+    machine = pump.start(
+        "machine", "machine_child", pump.private_folder("machine"), roots=settings.roots, confined=True
+    )
+    machine.max_tree_mib = session.limits.memory_mib
     side = _gpu_side(session, pump, settings)
     assembler = _assembler(session, pump, settings)
     modelling = side is None and settings.measure and not session.quick
@@ -154,6 +165,7 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
         finally:
             session.seconds["build"] = time.perf_counter() - started
             session.printed = builder.tail[-_KEPT_OUTPUT:]
+            session.isolation = _isolation(builder.isolation, settings)
         if side:
             side.compile(graphs)
         if assembler:
@@ -175,6 +187,20 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
             session.outcome.build_failure = stopped.failure
         else:
             session.outcome.run_failure = stopped.failure
+
+
+def _isolation(active: dict[str, bool], settings: Settings) -> Isolation | None:
+    """What the submission's process found in force before the submission ran; None where it never came that far."""
+    if not active:
+        return None
+    found = Isolation(
+        level=level(active),
+        active=[name for name, there in active.items() if there],
+        missing=[name for name, there in active.items() if not there],
+    )
+    if settings.isolation == "full" and found.level != "full":
+        raise MachineError(f"--isolation full: only {found.level} isolation was in force")
+    return found
 
 
 def _assembler(session: Session, pump: Pump, settings: Settings) -> Assembler | None:
@@ -492,6 +518,7 @@ def _report(session: Session, next_step: str | None = None) -> GradeReport:
         ),
         checks=checks,
         judged_on=_judged_on(session, emulated),
+        isolation=session.isolation,
         measured=session.measured,
         modelled=session.modelled,
         notes=[

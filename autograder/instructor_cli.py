@@ -20,6 +20,13 @@ _PATH = click.Path(path_type=Path)
 _course_option = click.option(
     "--course", "folder", type=_PATH, help="Course folder (default: found from here upwards)."
 )
+isolation_option = click.option(
+    "--isolation",
+    type=click.Choice(["auto", "basic", "full"]),
+    default="auto",
+    show_default=True,
+    help="How submissions are kept apart: full needs bubblewrap on Linux, auto takes the best there is.",
+)
 MOST_CAUSES = 5
 
 
@@ -47,6 +54,7 @@ MOST_CAUSES = 5
     help="Inputs of the whole class (default: secret, kept in the results).",
 )
 @click.option("--quick", is_flag=True, help="Fewer cases, for a first look.")
+@isolation_option
 @click.option("--gradebook", type=_PATH, help="Also write the marks into this gradebook.db of nbgrader.")
 @click.option("--progress/--no-progress", default=None, help="Show how far it is (default: on a terminal).")
 @click.option("--plain", is_flag=True, help="ASCII only.")
@@ -62,6 +70,7 @@ def batch(
     device: str,
     seed: int | None,
     quick: bool,
+    isolation: str,
     gradebook: Path | None,
     progress: bool | None,
     plain: bool,
@@ -72,7 +81,9 @@ def batch(
     Run it again after an interruption, or for late submissions: only what is new is graded.
     """
     from autograder.batch.run import Options, run_batch
+    from autograder.runner.sandbox import choose
 
+    choose(isolation)
     root, course = _open_course(folder)
     results = (results or submitted.absolute().parent / "results").absolute()
     if results == submitted.absolute() or submitted.absolute() in results.parents:
@@ -86,6 +97,7 @@ def batch(
         seed=seed,
         quick=quick,
         device=device,
+        isolation=isolation,
         only=course.find(exercise) if exercise is not None else None,
     )
     run = _engine(engine, results, cluster, settings)

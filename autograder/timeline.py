@@ -19,6 +19,7 @@ from autograder.errors import UsageError, did_you_mean
 from autograder.grade import Session, ask, lower
 from autograder.runner.build import receive_prim_funcs, start_builder
 from autograder.runner.process import Pump
+from autograder.runner.sandbox import choose
 from autograder.submission import Submission, syntax_problem
 
 
@@ -106,8 +107,9 @@ def timeline(
     diagnosis = Diagnosis(exercise, submission, limits)
     session = Session(Outcome(diagnosis), seed=0, quick=True)
     try:
-        with Pump() as pump:
-            machine = pump.start("machine", "machine_child", pump.private_folder("machine"), roots=roots)
+        with Pump(choose("auto")) as pump:
+            folder = pump.private_folder("machine")
+            machine = pump.start("machine", "machine_child", folder, roots=roots, confined=True)
             builder = start_builder(pump, diagnosis)
             graphs = receive_prim_funcs(pump, builder, diagnosis)
             lower(session, pump, machine, graphs)

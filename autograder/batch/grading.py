@@ -45,6 +45,7 @@ class Task:
     quick: bool
     device: Device
     submission: dict[str, Any]
+    isolation: str = "auto"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,13 +60,14 @@ def task(
     seed: int,
     quick: bool,
     gpu: Gpu | None = None,
+    isolation: str = "auto",
 ) -> Task:
     """The task whose record holds the result of a submission."""
     spec = exercise_sha256(course, exercise)
     key = key_of(spec, submission.sha256, seed, quick, device_key(gpu))
     device: Device = "cuda" if gpu else "emulated"
     snapshot = submission.model_dump(mode="json")
-    return Task(key, str(root), str(results), exercise.id, spec, seed, quick, device, snapshot)
+    return Task(key, str(root), str(results), exercise.id, spec, seed, quick, device, snapshot, isolation)
 
 
 def device_key(gpu: Gpu | None) -> str:
@@ -134,7 +136,10 @@ def _graded(todo: Task) -> Record:
     if record.report is not None:
         record.device = record.report.device
         record.verdicts_sha256 = verdicts_sha256(record.report)
-        record.isolation = isolation()
+        found = record.report.isolation
+        record.isolation = (
+            {name: name in found.active for name in found.active + found.missing} if found else {}
+        )
     return record
 
 
@@ -147,14 +152,15 @@ def settings(todo: Task, exercise: Exercise, gpu: Gpu | None) -> Settings:
     """Time what points depend on, and on a GPU always."""
     measure = gpu is not None or has_speed(exercise)
     cache = Path(todo.results) / "assembly"
-    return Settings(seed=todo.seed, quick=todo.quick, gpu=gpu, measure=measure, cache=cache)
-
-
-def isolation() -> dict[str, bool]:
-    """Which protections the submission's process had on this machine."""
-    from autograder.runner.limits import protections
-
-    return {protection.name: protection.active for protection in protections()}
+    return Settings(
+        seed=todo.seed,
+        quick=todo.quick,
+        gpu=gpu,
+        measure=measure,
+        cache=cache,
+        isolation=todo.isolation,
+        hidden=(Path(todo.root), Path(todo.results)),
+    )
 
 
 def longest_seconds(course: Course, gpu: bool) -> float:

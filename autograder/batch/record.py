@@ -165,7 +165,7 @@ def key_of(exercise: str, submission: str, seed: int, quick: bool, device: str) 
 
 def verdicts(report: GradeReport) -> dict[str, Any]:
     """What has to come out again bit for bit: the report without times, advice and the submission's own output."""
-    left_out = {"seconds", "next_step", "output", "measured"}
+    left_out = {"seconds", "next_step", "output", "measured", "isolation"}
     return report.model_dump(mode="json", exclude=left_out)
 
 

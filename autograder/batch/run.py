@@ -36,6 +36,7 @@ class Options:
     seed: int | None = None
     quick: bool = False
     device: str = "emulated"
+    isolation: str = "auto"
     only: Exercise | None = None
 
 
@@ -174,7 +175,16 @@ def _plan(
             write_record(options.results, record)
             plan.append((one, record))
             continue
-        todo = task(root, options.results, course, exercise, snapshot(one.submission), seed, options.quick)
+        todo = task(
+            root,
+            options.results,
+            course,
+            exercise,
+            snapshot(one.submission),
+            seed,
+            options.quick,
+            isolation=options.isolation,
+        )
         plan.append((one, todo))
     return plan
 
@@ -188,11 +198,17 @@ def _grade(
         if not isinstance(todo, Task):
             continue
         kept = kept_record(options.results, todo.exercise, todo.key)
-        if kept is None or not kept.final:
+        if kept is None or not kept.final or not _isolated_enough(kept, options.isolation):
             if kept is not None:
                 kept.file(options.results).unlink(missing_ok=True)
             missing[todo.key] = todo
     return _run(list(missing.values()), options.jobs, longest_seconds(course, gpu=False), engine, progress)
+
+
+def _isolated_enough(record: Record, wanted: str) -> bool:
+    """Whether a kept result was graded in the isolation that is demanded now."""
+    found = record.report.isolation if record.report else None
+    return wanted != "full" or found is None or found.level == "full"
 
 
 def _run(tasks: list[Task], jobs: int, seconds: float, engine: Engine, progress: Progress) -> int:
@@ -252,7 +268,22 @@ def _confirm(
         if row.record.submission is None or not row.is_right or not timed or why_not(gpu, row.exercise):
             continue
         seed, submission = row.record.seed, row.record.submission
-        waiting.append((row, task(root, options.results, course, row.exercise, submission, seed, False, gpu)))
+        waiting.append(
+            (
+                row,
+                task(
+                    root,
+                    options.results,
+                    course,
+                    row.exercise,
+                    submission,
+                    seed,
+                    False,
+                    gpu,
+                    options.isolation,
+                ),
+            )
+        )
     kept = {todo.key: kept_record(options.results, todo.exercise, todo.key) for _, todo in waiting}
     missing = {todo.key: todo for _, todo in waiting if (found := kept[todo.key]) is None or not found.final}
     graded = _run(list(missing.values()), 1, longest_seconds(course, gpu=True), run_local, progress)

@@ -27,12 +27,13 @@ def fragment(report: GradeReport, only: str | None = None) -> str:
     notes = f"<p><b>notes that cost no points</b></p><ul>{notes}</ul>" if notes else ""
     total = "" if only else f"<p><b>{report.points:g} of {report.max_points:g} points</b></p>"
     quick = ", quick" if report.quick else ""
+    isolation = f"<br>{escape(report.isolation.sentence())}" if report.isolation else ""
     step = "" if only else f"<p>next: {escape(report.next_step)}</p>"
     return (
         '<div style="font-family: sans-serif; font-size: 0.95em">'
         f"<p><b>{escape(report.exercise)}</b> {escape(report.title)}<br>"
         f'<span style="color: #656d76">{escape(report.source.name)} on {escape(report.device)},'
-        f" seed {report.seed}{quick}</span></p>"
+        f" seed {report.seed}{quick}{isolation}</span></p>"
         f"<table>{rows}</table>{details}{speed}{notes}{total}{step}</div>"
     )
 

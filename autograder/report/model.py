@@ -128,6 +128,21 @@ class Source(_Model):
     cell: int | None = None
 
 
+class Isolation(_Model):
+    """What kept the submission in its place, as its process found it before the submission ran (docs/integrity.md).
+
+    `full`: namespaces of its own; `basic`: what a process can take away from itself; `none`: not even bounded resources.
+    """
+
+    level: Literal["full", "basic", "none"]
+    active: list[str]
+    missing: list[str] = []
+
+    def sentence(self) -> str:
+        missing = f"; not active: {', '.join(self.missing)}" if self.missing else ""
+        return f"{self.level} isolation{missing}"
+
+
 Tier = Literal["full", "partial", "none"]
 
 
@@ -207,7 +222,7 @@ class GradeReport(_Model):
 
     `device` is where the output came from, its real name or `emulated sm_100a`. `judged_on` names, where a GPU ran the
     kernel, the device behind each check; `measured` holds times of that GPU, `modelled` those of the timing model
-    where no GPU was there: never both.
+    where no GPU was there: never both. `isolation` is None where nothing of the submission was run.
     """
 
     format: Literal["autograde-report"] = "autograde-report"
@@ -222,6 +237,7 @@ class GradeReport(_Model):
     source: Source
     checks: list[CheckResult]
     judged_on: dict[str, str] = {}
+    isolation: Isolation | None = None
     measured: list[Measured] = []
     modelled: list[ModelledTime] = []
     notes: list[Evidence] = []

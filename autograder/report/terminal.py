@@ -50,6 +50,8 @@ def show(report: GradeReport, console: Console, plain: bool = False) -> None:
     quick = ", quick" if report.quick else ""
     page.line(f"{report.exercise}  {report.title}", "bold")
     page.line(f"{report.source.name} on {report.device}, seed {report.seed}{quick}", "dim")
+    if report.isolation:
+        page.line(report.isolation.sentence(), "dim", hang=2)
     for device in dict.fromkeys(report.judged_on.values()):
         checks = [title(report, i) for i, where in report.judged_on.items() if where == device]
         page.line(f"{device}: {', '.join(checks)}", "dim", hang=2)

@@ -11,6 +11,7 @@ from autograder.course import Builder
 from autograder.diagnosis import SNAPSHOT, Diagnosis, Failure, Stopped, machines, with_last_line
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, Pump
+from autograder.runner.sandbox import namespaces
 
 MAX_GRAPH_BYTES = 64 << 20
 
@@ -29,7 +30,9 @@ def start_builder(pump: Pump, diagnosis: Diagnosis, more: list[Builder] | None =
         "builder",
         "build_child",
         work,
-        trusted=False,
+        confined=True,
+        readable=(source.parent,),
+        max_tree_mib=limits.memory_mib,
         max_json=1 << 20,
         max_raw=MAX_GRAPH_BYTES,
         max_output=limits.output_kib << 10,
@@ -44,6 +47,7 @@ def start_builder(pump: Pump, diagnosis: Diagnosis, more: list[Builder] | None =
         "memory_mib": limits.memory_mib,
         "cpu_seconds": limits.build_seconds,
         "writable": str(work),
+        "outside": namespaces(),
     }
     pump.send(builder, request)
     return builder
@@ -80,7 +84,7 @@ def receive_prim_funcs(
     graphs: list[bytes | None] = []
     missing = {} if missing is None else missing
     try:
-        pump.receive(builder, diagnosis.limits.start_seconds)
+        builder.isolation = pump.receive(builder, diagnosis.limits.start_seconds).header["isolation"]
     except ChildEnded as ended:
         message = with_last_line(f"the process for the submission did not start ({ended.end})", builder)
         raise Stopped(machines(message, builder.tail)) from None

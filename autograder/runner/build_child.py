@@ -4,9 +4,10 @@ Nothing in this process is worth stealing or changing: it holds no inputs, no re
     grader state, and what it sends is only data for the next process. Standard input brings one frame:
 
     {"source": path, "functions": [{"name": ..., "domain": n}, ...], "layouts": [{"name": ..., "params": {...}}, ...],
-     "builders": [{"name": ..., "params": {...}}, ...], "memory_mib": n, "cpu_seconds": s, "writable": folder}
+     "builders": [{"name": ..., "params": {...}}, ...], "memory_mib": n, "cpu_seconds": s, "writable": folder,
+     "outside": namespaces of the grader}
 
-The channel carries {"stage": "ready"} when the watchdog may start counting, then for each function one of
+The channel carries {"stage": "ready", "isolation": what is in force} when the watchdog may start counting, then for each function one of
 
     {"stage": "table"} + f(0) to f(domain - 1), int64      {"stage": "no_table", "kind": ..., "message": ..., "line": ...}
 
@@ -39,8 +40,8 @@ def main(channel: int) -> None:
     if frame is None:
         return
     request = frame.header
-    _prepare(request)
-    _send(channel, encode({"stage": "ready"}))
+    isolation = _prepare(request)
+    _send(channel, encode({"stage": "ready", "isolation": isolation}))
     try:
         namespace = _import(request["source"])
         for function in request["functions"]:
@@ -63,25 +64,29 @@ class Refused(Exception):
         self.kind, self.details = kind, details
 
 
-def _prepare(request: dict[str, Any]) -> None:
+def _prepare(request: dict[str, Any]) -> dict[str, bool]:
+    """Confine this process, then load what every kernel imports, before the clock starts. TVM starts threads, and some
+    confinements hold for the calling thread and those that it starts, hence this order.
+    """
     from autograder.runner import limits
-    from emulator.tvm_import import import_tvm
+    from autograder.runner.confinement import confine
+    from autograder.runner.sandbox import OWN_FILES, PACKAGE_ROOT
 
-    limits.die_with_parent()
-    import_tvm()
-    from tvm.script import tirx  # noqa: F401  what every kernel imports; loaded before the clock starts
+    own = [*(PACKAGE_ROOT / name for name in OWN_FILES), Path(request["source"]).parent]
+    isolation = confine(own, Path(request["writable"]), request["outside"])
 
     from emulator import tvm_repairs
+    from emulator.tvm_import import import_tvm
+
+    import_tvm()
+    from tvm.script import tirx  # noqa: F401
 
     tvm_repairs.install()
-
     limits.set_resource_limits(request["memory_mib"], request["cpu_seconds"])
-    source, writable = Path(request["source"]), Path(request["writable"])
-    readable = [*limits.system_folders(), Path(__file__).resolve().parents[1], source.parent]
-    limits.confine_files(readable, [writable, Path("/dev/null")])
     sys.setrecursionlimit(10_000)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+    return isolation
 
 
 def _built(namespace: dict[str, Any], name: str, params: dict[str, Any], source: str) -> bytes:

@@ -1,7 +1,7 @@
 """What a process that runs a submission takes away from itself before the submission starts.
 
 Everything here only narrows the process's own rights, needs no privileges, and is skipped where the system
-lacks it. `protections()` tells which of them this machine offers.
+lacks it. `confinement.confine` applies them in their order and tells which are in force.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import struct
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
@@ -25,15 +24,6 @@ _GET_VERSION, _RULE_PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-
-
-@dataclass(frozen=True)
-class Protection:
-    """One protection and whether it is active on this machine."""
-
-    name: str
-    active: bool
-    what: str
 
 
 def set_resource_limits(memory_mib: int, cpu_seconds: float, file_mib: int = 64) -> None:
@@ -142,27 +132,13 @@ def system_folders() -> list[Path]:
     return [Path(place) for place in dict.fromkeys(places)]
 
 
-def protections() -> list[Protection]:
-    """Which protections a submission's process gets on this machine."""
-    linux = sys.platform == "linux"
-    landlock = landlock_version()
-    own_children = Path("/proc/self/task").exists() and any(Path("/proc/self/task").glob("*/children"))
-    return [
-        Protection(
-            "own process group", hasattr(os, "killpg"), "the watchdog kills the submission and its children"
-        ),
-        Protection(
-            "orphan adoption", linux and own_children, "children that leave the group are found and killed"
-        ),
-        Protection("resource limits", _has_resource(), "bounded memory, processor time, files and processes"),
-        Protection("dies with the grader", linux, "no process outlives an interrupted grade"),
-        Protection("file confinement", landlock >= 1, "solutions and your files are unreachable (Landlock)"),
-        Protection("no TCP", landlock >= 4, "the submission opens no TCP connection (Landlock)"),
-        Protection("signals confined", landlock >= 6, "the submission signals only itself (Landlock)"),
-    ]
+def sees_children() -> bool:
+    """Whether /proc tells the children of a process (Linux)."""
+    return any(Path("/proc/self/task").glob("*/children"))
 
 
-def _has_resource() -> bool:
+def has_resource_limits() -> bool:
+    """Whether the system bounds what a process takes."""
     try:
         import resource
     except ImportError:

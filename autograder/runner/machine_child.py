@@ -30,19 +30,19 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from autograder.runner import limits
 from autograder.runner.frames import Frame, encode, read_frame
 
 
 def main(channel: int) -> None:
     os.set_inheritable(channel, False)
-    from autograder.runner import limits
+    import emulator
+
+    _confine(emulator)
     from emulator.tvm_import import import_tvm
 
-    limits.die_with_parent()
     tvm = import_tvm()
     import numpy as np
-
-    import emulator
 
     sys.setrecursionlimit(10_000)
     with os.fdopen(channel, "wb") as out:
@@ -51,7 +51,7 @@ def main(channel: int) -> None:
         while (frame := read_frame(sys.stdin.buffer)) is not None:
             if frame.stage == "kernel":
                 if not kernels:
-                    _confine(emulator, frame.header)
+                    limits.set_resource_limits(frame.header["memory_mib"], frame.header["cpu_seconds"])
                 kernels.append((_compile(emulator, frame, out), frame.header["tensors"]))
             elif frame.stage == "model":
                 kernel, tensors = kernels[frame.header["kernel"]]
@@ -61,14 +61,13 @@ def main(channel: int) -> None:
                 _run(emulator, kernel, tensors, frame, out)
 
 
-def _confine(emulator: Any, request: dict[str, Any]) -> None:
-    """The kernel is the learner's, even if its Python is not here: bound what running it takes."""
-    from autograder.runner import limits, oracle_child  # noqa: F401  imported before files are out of reach
+def _confine(emulator: Any) -> None:
+    """The kernel is the learner's, even if its Python is not here: bound what running it may reach."""
+    from autograder.runner.confinement import confine
+    from autograder.runner.sandbox import OWN_FILES, PACKAGE_ROOT
 
-    limits.set_resource_limits(request["memory_mib"], request["cpu_seconds"])
-    package = Path(emulator.__file__).resolve().parent
-    readable = [*limits.system_folders(), Path(__file__).resolve().parents[1], package]
-    limits.confine_files(readable, [Path.cwd(), Path("/dev/null")])
+    own = [*(PACKAGE_ROOT / name for name in OWN_FILES), Path(emulator.__file__).resolve().parent]
+    confine(own, Path.cwd(), {})
 
 
 def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:

@@ -25,13 +25,30 @@ from typing import Any
 
 from autograder.errors import MachineError
 from autograder.runner.frames import Decoder, Frame, FrameError, encode
+from autograder.runner.sandbox import PACKAGE_ROOT, Sandbox
+from autograder.runner.tree import out_of_memory_kills, over_limits
 
-PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _KEEP_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
 _KEEP_FOR_GPU = ("CUDA_HOME", "CUDA_PATH", "TVM_CUDA_COMPILE_MODE")
 _KEPT_OUTPUT = 16 << 10
 _CHUNK = 1 << 18
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+_WATCH_SECONDS = 0.1
+# The packages of the grader come from their own folder, whatever lies beside it or on the import path.
+_BOOTSTRAP = """
+import sys
+from importlib.machinery import PathFinder
+
+class Own:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, {search!r}) if name in ("autograder", "emulator") else None
+
+sys.meta_path.insert(0, Own)
+sys.path[:0] = {roots!r}
+from autograder.runner.{module} import main
+main({channel})
+"""
 
 
 class End(StrEnum):
@@ -40,15 +57,20 @@ class End(StrEnum):
     EXITED = "exited"
     TIMEOUT = "timeout"
     OUTPUT = "output"
+    MEMORY = "memory"
+    PROCESSES = "processes"
     GARBAGE = "garbage"
 
 
 class ChildEnded(Exception):
-    """A child ended without the awaited frame. `status`: exit status, or minus a signal number."""
+    """A child ended without the awaited frame.
 
-    def __init__(self, end: End, status: int | None, detail: str = "") -> None:
+    status: exit status, or minus a signal number. out_of_memory: whether the machine may have killed it for want of memory.
+    """
+
+    def __init__(self, end: End, status: int | None, detail: str = "", out_of_memory: bool = True) -> None:
         super().__init__(f"{end} {status} {detail}")
-        self.end, self.status, self.detail = end, status, detail
+        self.end, self.status, self.detail, self.out_of_memory = end, status, detail, out_of_memory
 
 
 @dataclass
@@ -60,6 +82,12 @@ class Child:
     channel: int
     decoder: Decoder
     max_output: int
+    sandboxed: bool = False
+    kills_before: int | None = None  # how often this machine had run out of memory when the child started
+    max_tree_mib: int | None = None
+    isolation: dict[str, bool] = field(
+        default_factory=dict
+    )  # what it said to be in force before a submission ran
     frames: deque[Frame] = field(default_factory=deque)
     printed: bytearray = field(default_factory=bytearray)
     printed_bytes: int = 0
@@ -67,6 +95,12 @@ class Child:
     outbox: bytearray = field(default_factory=bytearray)
     end: End | None = None
     detail: str = ""
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, or minus the number of the signal that ended it; bubblewrap reports that as 128 plus the number."""
+        status = self.process.returncode
+        return 128 - status if self.sandboxed and status is not None and status > 128 else status
 
     @property
     def tail(self) -> str:
@@ -77,12 +111,14 @@ class Child:
 class Pump:
     """Starts children and moves their bytes. Use as a context manager: leaving it kills what still runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, sandbox: Sandbox | None = None) -> None:
+        self.sandbox = sandbox or Sandbox()
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
         self._strangers = _children_of_this_process()
         self._folder = tempfile.TemporaryDirectory(prefix="autograde-", ignore_cleanup_errors=True)
-        _adopt_orphans()
+        self._watched = 0.0
+        _prepare_this_process()
 
     def __enter__(self) -> Pump:
         return self
@@ -108,7 +144,9 @@ class Pump:
         folder: Path,
         *,
         roots: tuple[Path, ...] = (),
-        trusted: bool = True,
+        confined: bool = False,
+        readable: tuple[Path, ...] = (),
+        max_tree_mib: int | None = None,
         max_json: int = 16 << 20,
         max_raw: int = 1 << 30,
         max_output: int = 1 << 20,
@@ -116,7 +154,9 @@ class Pump:
     ) -> Child:
         """Start `autograder.runner.<module>.main(channel)` in a fresh isolated interpreter.
 
-        roots: folders that come first on its import path (last for an untrusted child).
+        roots: folders that come first on its import path.
+        confined: start it in the pump's sandbox; `readable`: what it sees there beyond Python and its own files.
+        max_tree_mib: memory of its process tree, which then is also bounded in number.
         max_output: bytes that it may print before it is killed.
         gpu: CUDA_VISIBLE_DEVICES of a trusted child that uses a GPU; all others see none.
 
@@ -124,13 +164,15 @@ class Pump:
             MachineError: the process cannot be started.
         """
         receive, send = os.pipe()
-        search = [str(root) for root in (*roots, PACKAGE_ROOT)]
-        place = "sys.path[:0] = " if trusted else "sys.path += "
-        code = f"import sys; {place}{search!r}; from autograder.runner.{module} import main; main({send})"
-        flags = ["-I", "-B", "-u", "-X", "utf8"]
+        own, paths = [*map(str, roots), str(PACKAGE_ROOT)], [str(root) for root in roots]
+        code = _BOOTSTRAP.format(search=own, roots=paths, module=module, channel=send)
+        command = [sys.executable, "-I", "-B", "-u", "-X", "utf8", "-c", code]
+        sandboxed = confined and self.sandbox.program is not None
+        if sandboxed:
+            command = self.sandbox.wrap(command, folder, (*roots, *readable))
         try:
             process = subprocess.Popen(
-                [sys.executable, *flags, "-c", code],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -145,6 +187,8 @@ class Pump:
         finally:
             os.close(send)
         child = Child(name, process, receive, Decoder(max_json, max_raw), max_output)
+        child.sandboxed, child.max_tree_mib = sandboxed, max_tree_mib
+        child.kills_before = out_of_memory_kills()
         assert process.stdin and process.stdout and process.stderr
         os.set_blocking(process.stdin.fileno(), False)
         for pipe in (receive, process.stdout.fileno(), process.stderr.fileno()):
@@ -176,8 +220,11 @@ class Pump:
                 child.end = End.TIMEOUT
             if child.end is not None:
                 self.kill(child)
-                status = child.process.returncode if child.end is End.EXITED else None
-                raise ChildEnded(child.end, status, child.detail)
+                status = child.status if child.end is End.EXITED else None
+                kills = out_of_memory_kills()
+                raise ChildEnded(
+                    child.end, status, child.detail, kills is None or kills != child.kills_before
+                )
             self._step(max(0.0, deadline - time.monotonic()))
         return child.frames.popleft()
 
@@ -201,9 +248,8 @@ class Pump:
 
     def _kill_orphans(self) -> None:
         """Kill processes that became our children although we did not start them, until there are none."""
-        known = {c.process.pid for c in self._children}
         for _ in range(100):
-            orphans = _children_of_this_process() - known - self._strangers
+            orphans = self._orphans()
             for pid in orphans:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
@@ -212,11 +258,28 @@ class Pump:
             if not orphans:
                 return
 
+    def _watch_trees(self) -> None:
+        """Stop a child whose process tree outgrows its bounds."""
+        now = time.monotonic()
+        if now - self._watched < _WATCH_SECONDS:
+            return
+        self._watched = now
+        for child in self._children:
+            if child.max_tree_mib is not None and child.end is None and child.process.returncode is None:
+                strays = set() if child.sandboxed else self._orphans()
+                found = over_limits({child.process.pid} | strays, child.max_tree_mib)
+                child.end = End(found) if found else None
+
+    def _orphans(self) -> set[int]:
+        """Processes that became our children although we did not start them."""
+        return _children_of_this_process() - {c.process.pid for c in self._children} - self._strangers
+
     # Bytes ---------------------------------------------------------------------------------------
 
     def _step(self, seconds: float) -> None:
         """Wait for bytes to move, at most `seconds`, and move them."""
-        for key, events in self._selector.select(min(seconds, 0.5)):
+        self._watch_trees()
+        for key, events in self._selector.select(min(seconds, _WATCH_SECONDS)):
             child: Child = key.data
             if events & selectors.EVENT_WRITE:
                 self._flush(child)
@@ -309,13 +372,17 @@ def _environment(folder: Path, gpu: str | None = None) -> dict[str, str]:
     }
 
 
-def _adopt_orphans() -> None:
-    """Linux: descendants that lose their parent become our children, so that a kill can find them."""
+def _prepare_this_process() -> None:
+    """Linux: descendants that lose their parent become our children, so that a kill can find them; and no other process of
+    this user may read our memory or environment.
+    """
     if sys.platform == "linux":
         import ctypes
 
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            libc = ctypes.CDLL(None, use_errno=True)
+            libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _children_of_this_process() -> set[int]:

@@ -283,13 +283,17 @@ def test_doctor_says_where_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_landlock_the_confinement_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """In a container whose kernel or policy has no Landlock, nothing is confined, nothing fails, and doctor lists it."""
-    from autograder.runner import limits
+    from autograder.runner import confinement, limits
 
     monkeypatch.setattr(limits, "landlock_version", lambda: 0)
     assert limits.confine_files([], []) is False
     (tmp_path / "still").write_text("writable")
-    active = {p.name: p.active for p in limits.protections()}
-    assert not active["file confinement"] and not active["no TCP"] and not active["signals confined"]
+    for name in ("die_with_parent", "sees_children", "has_resource_limits"):
+        monkeypatch.setattr(limits, name, lambda: False)
+    monkeypatch.setattr(confinement, "confine_system_calls", lambda: False)
+    active = confinement.confine([], tmp_path, {})
+    assert not active["files"] and not active["no network"] and not active["signals"]
+    assert confinement.level(active) == "none"
 
 
 @pytest.mark.parametrize(
