@@ -177,6 +177,12 @@ def mutant(root: Path, course: Course, exercise: Exercise, name: str) -> Found:
     broken = read_mutant(path.read_text(encoding="utf-8"), exercise)
     if isinstance(broken, str):
         return Found((f"{name}: {broken}",))
+    judged_by = next(check.kind for check in exercise.checks if check.id == broken.check)
+    if broken.finding and judged_by == "synchronization":
+        from autograder.check_course.emulated import is_reported
+
+        if is_reported(path, exercise, broken.finding, broken.line):
+            return Found()
     submission = from_python(path.name, broken.source)
     escaped: list[str] = []
     for quick in (True, False):  # most mistakes show in the quick cases
