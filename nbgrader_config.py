@@ -2,6 +2,17 @@
 
 from pathlib import Path
 
+from nbconvert.preprocessors import ClearMetadataPreprocessor
+from nbgrader.preprocessors import (
+    AssignLatePenalties,
+    CheckCellMetadata,
+    IgnorePattern,
+    LimitOutput,
+    SaveAutoGrades,
+)
+
+from autograder.nbgrader_execute import GradeCells
+
 c = get_config()  # noqa: F821  (nbgrader defines it)
 
 c.CourseDirectory.course_id = "tirx-kernel-course"
@@ -21,6 +32,18 @@ c.CourseDirectory.ignore = [
 
 # A solution region may lie inside @T.prim_func, where TIRx parses `pass` but no `raise`.
 c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\npass"}
+
+# No cell of a student's notebook runs: what it displays would be its points. The kernel cell is read and graded like
+# `autograde batch` does it, and the scored cells get their points from there.
+c.Autograde.autograde_preprocessors = [
+    GradeCells,
+    IgnorePattern,
+    ClearMetadataPreprocessor,
+    LimitOutput,
+    SaveAutoGrades,
+    AssignLatePenalties,
+    CheckCellMetadata,
+]
 
 # The grader stops a hanging kernel by itself and says why. The cell must outlive it: when nbgrader's
 # own limit strikes first, the whole submission is lost.
