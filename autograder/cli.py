@@ -5,27 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autograder import __version__, instructor_cli
+from autograder import __version__, instructor_cli, learner_cli
+from autograder.cli_parts import course_option, course_root, echo, echo_wrapped, find_exercise, open_course
 from autograder.errors import (
     EXIT_FULL_MARKS,
     EXIT_MACHINE,
     EXIT_USAGE,
     AutogradeError,
     UsageError,
-    did_you_mean,
 )
 from autograder.files import check_target, write_text
+from autograder.learner import learner_submission
+from autograder.learner_cli import EXERCISE, ExerciseName, exercise_names
 
 if TYPE_CHECKING:
-    from autograder.course import Course, Exercise
+    from autograder.course import Exercise
     from autograder.gpu import Gpu
     from autograder.report.model import GradeReport
+    from autograder.submission import Submission
 
 HELP = """Grade GPU kernels, on a GPU or on the emulator.
 
@@ -37,6 +39,9 @@ autograde EX                       grade an exercise: exercise_05, 05, 5, or all
    --seed N                        the inputs of an earlier grade
    --json PATH|-  --html PATH      the report as a file
    --plain  --quick                no colours; fewer cases
+autograde hint [EX [LEVEL]]        a hint; higher levels say more
+autograde watch [EX]               grade whenever you save
+autograde diff EX | restore EX     what changed since it was right; go back to it
 autograde timeline EX              the modelled time, and who waits for what
 autograde batch SUBMITTED_DIR      instructors: grade a class; `class` shows what it got wrong
 """
@@ -46,18 +51,16 @@ class _Main(click.Group):
     """`autograde EX ...` means `autograde grade EX ...`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
+        own = ("--help", "-h", "--version")
+        if args and args != ["--plain"] and args[0] not in self.commands and args[0] not in own:
             args = ["grade", *args]
         return super().parse_args(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
 
-def _course_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--course",
-        "folder",
-        type=click.Path(path_type=Path),
-        help="Course folder (default: found from here upwards).",
-    )(function)
+        names = [(n, t) for n, t in exercise_names() if n.startswith(incomplete)]
+        return [CompletionItem(n, help=t) for n, t in names] + super().shell_complete(ctx, incomplete)
 
 
 @click.group(
@@ -67,14 +70,17 @@ def _course_option(function: Callable[..., Any]) -> Callable[..., Any]:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="autograde")
+@click.option("--plain", is_flag=True, help="ASCII only.")
 @click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli(ctx: click.Context, plain: bool) -> None:
     if ctx.invoked_subcommand is None:
-        _where_you_are()
+        from autograder.where import show
+
+        show(plain)
 
 
 @cli.command(hidden=True)
-@click.argument("exercise")
+@click.argument("exercise", type=ExerciseName(all_of_them=True))
 @click.option("--solution", is_flag=True, help="Grade the reference solution.")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Grade this notebook or .py file.")
 @click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True)
@@ -86,7 +92,7 @@ def cli(ctx: click.Context) -> None:
 @click.option("--plain", is_flag=True, help="No colours, ASCII only.")
 @click.option("--quick", is_flag=True, help="Fewer cases, for a first look; not recorded.")
 @instructor_cli.isolation_option
-@_course_option
+@course_option
 def grade(
     exercise: str,
     solution: bool,
@@ -102,13 +108,15 @@ def grade(
 ) -> None:
     """Grade an exercise."""
     from autograder.grade import Settings
+    from autograder.grading import grade_with_bar
+    from autograder.learner import remember
     from autograder.progress import FOLDER
     from autograder.runner.sandbox import choose
 
     if solution and path is not None:
         raise UsageError("give either --solution or --file, not both")
-    root, course = _open_course(folder)
-    exercises = course.exercises if exercise == "all" else [_find(course, exercise)]
+    root, course = open_course(folder)
+    exercises = course.exercises if exercise == "all" else [find_exercise(course, exercise)]
     if path is not None and exercise == "all":
         raise UsageError("--file needs one exercise, not 'all'")
     gpus = _gpus(device, exercises)
@@ -117,7 +125,7 @@ def grade(
             check_target(option, str(target))
     choose(isolation)
     reports = []
-    for spec, gpu in zip(exercises, gpus, strict=True):
+    for number, (spec, gpu) in enumerate(zip(exercises, gpus, strict=True), 1):
         settings = Settings(
             seed=seed,
             quick=quick,
@@ -126,58 +134,38 @@ def grade(
             isolation=isolation,
             hidden=(root,),
         )
-        report = _grade_one(root, course, spec, solution, path, settings)
+        where = path or (_solution_path(root, spec) if solution else None)
+        submission = _read(root, spec, where, solution)
+        label = spec.id if len(exercises) == 1 else f"{spec.id} ({number} of {len(exercises)})"
+        report = grade_with_bar(spec, submission, course, settings, label, plain)
         reports.append(report)
         _present(report, json_path, plain)
         if not (solution or path or quick):
-            _record(root, report)
+            note = remember(root, report, submission)
+            if note:
+                click.echo(note, err=True)
     _write_files(reports, exercise == "all", json_path, html_path)
     sys.exit(max(report.exit_code for report in reports))
 
 
 @cli.command("list")
-@_course_option
+@course_option
 def list_exercises(folder: Path | None) -> None:
     """List the exercises and what you reached."""
     from autograder import progress
     from autograder.course_index import load_index
 
-    root = _course_root(folder)
+    root = course_root(folder)
     reached = progress.load(root).reached
     for spec in load_index(root).entries:
         entry = reached.get(spec.id)
         points = f"{entry.best:g}/{spec.total:g}" if entry else f"-/{spec.total:g}"
         mark = "done" if entry and entry.full_marks else ""
-        _echo_wrapped(f"{spec.id}  {points:>8}  {spec.title}{'  ' + mark if mark else ''}", 4)
+        echo_wrapped(f"{spec.id}  {points:>8}  {spec.title}{'  ' + mark if mark else ''}", 4)
 
 
 @cli.command()
-@click.argument("exercise")
-@click.argument("level", type=click.IntRange(1, 9), default=1)
-@_course_option
-def hint(exercise: str, level: int, folder: Path | None) -> None:
-    """Show a hint. LEVEL 1 points the way, higher levels say more."""
-    from autograder import hints, progress
-
-    root, course = _open_course(folder)
-    spec = _find(course, exercise)
-    levels = hints.read(root, spec)
-    if level > len(levels):
-        raise UsageError(
-            f"{spec.id} has {len(levels)} hint level{'s' if len(levels) != 1 else ''}, there is no {level}"
-        )
-    click.echo(f"{spec.id}, hint {level} of {len(levels)}\n")
-    for line, code in hints.lines(levels[level - 1]):
-        _echo_wrapped(line, hints.indent(line, code))
-    if level < len(levels):
-        click.echo(f"\nmore: autograde hint {spec.id} {level + 1}")
-    state = progress.load(root)
-    state.hints[spec.id] = max(level, state.hints.get(spec.id, 0))
-    progress.save(root, state)
-
-
-@cli.command()
-@click.argument("exercise")
+@click.argument("exercise", type=EXERCISE)
 @click.option("--solution", is_flag=True, help="Of the reference solution.")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Of this notebook or .py file.")
 @click.option("--builder", help="Which kernel, where an exercise has several (default: the last).")
@@ -197,7 +185,7 @@ def hint(exercise: str, level: int, folder: Path | None) -> None:
 @click.option("--trace", "trace_path", type=click.Path(path_type=Path), help="Write a trace for Perfetto.")
 @click.option("--json", "json_path", metavar="PATH|-", help="Write everything as JSON.")
 @click.option("--plain", is_flag=True, help="ASCII only.")
-@_course_option
+@course_option
 def timeline(
     exercise: str,
     solution: bool,
@@ -216,8 +204,8 @@ def timeline(
     """The modelled time of your kernel: which warp waits for what, and when."""
     import json
 
+    from autograder.report.bar import waiting
     from autograder.report.timeline import page, summary, trace
-    from autograder.submission import read_submission, released_kernel
     from autograder.timeline import at_size
     from autograder.timeline import timeline as model
 
@@ -227,19 +215,19 @@ def timeline(
         raise UsageError(f"--from {first:g} --to {last:g}: the close-up has to end after it begins")
     if html_path is None and (first is not None or last is not None):
         raise UsageError("--from and --to choose a part of the picture: give --html, too")
-    root, course = _open_course(folder)
-    spec = _find(course, exercise)
+    root, course = open_course(folder)
+    spec = find_exercise(course, exercise)
     for option, target in (("--html", html_path), ("--trace", trace_path), ("--json", json_path)):
         if target is not None and (option, str(target)) != ("--json", "-"):
             check_target(option, str(target))
-    where = path or (_solution_path if solution else _learner_path)(root, spec)
-    submission = read_submission(where, spec, None if solution else released_kernel(root, spec))
-    found = model(at_size(spec, _sizes(sizes), builder), submission, course.limits, clock_ghz=clock)
+    submission = _read(root, spec, path, solution)
+    with waiting(f"{spec.id}: modelling the kernel", plain):
+        found = model(at_size(spec, _sizes(sizes), builder), submission, course.limits, clock_ghz=clock)
     if json_path == "-":
         click.echo(json.dumps(found.to_json()))
     else:
         for line in summary(found):
-            _echo_wrapped(line.encode("ascii", "replace").decode() if plain else line, 4)
+            echo_wrapped(line.encode("ascii", "replace").decode() if plain else line, 4)
     for target, text in ((html_path, page), (trace_path, trace)):
         if target is not None:
             write_text(target, page(found, first, last) if text is page else trace(found))
@@ -265,59 +253,21 @@ def _sizes(given: tuple[str, ...]) -> dict[str, int]:
 def doctor(plain: bool) -> None:
     """Look at this machine: versions, GPU, emulator, isolation."""
     from autograder.doctor import examine
+    from autograder.report.bar import waiting
 
-    findings = examine()
+    with waiting("looking at this machine", plain):
+        findings = examine()
     for finding in findings:
         plain_mark, mark = ("ok", "✓") if finding.good else ("--", "–") if finding.optional else ("NO", "✗")
-        _echo(f"{plain_mark if plain else mark} {finding.name}: {finding.text}")
+        echo(f"{plain_mark if plain else mark} {finding.name}: {finding.text}")
     sys.exit(EXIT_FULL_MARKS if all(f.good or f.optional for f in findings) else EXIT_MACHINE)
 
 
-@cli.command()
-@click.argument("exercise")
-@_course_option
-def reset(exercise: str, folder: Path | None) -> None:
-    """Bring the released notebook back. Your work is kept under .autograde/kept."""
-    from autograder.reset import reset_exercise
-
-    root, course = _open_course(folder)
-    spec = _find(course, exercise)
-    kept = reset_exercise(root, spec)
-    if kept is not None:
-        click.echo(f"your notebook is kept as {kept}")
-    click.echo(f"{spec.notebook} is as released again")
-
-
-for command in instructor_cli.COMMANDS:
+for command in (*learner_cli.COMMANDS, *instructor_cli.COMMANDS):
     cli.add_command(command)
 
 
 # Helpers ----------------------------------------------------------------------------------------
-
-
-def _open_course(folder: Path | None) -> tuple[Path, Course]:
-    from autograder.course import load_course
-
-    root = _course_root(folder)
-    return root, load_course(root)
-
-
-def _course_root(folder: Path | None) -> Path:
-    from autograder.course_folder import find_course_root
-
-    return folder if folder is not None else find_course_root(Path())
-
-
-def _find(course: Course, spelled: str) -> Exercise:
-    """The exercise, or an error that also considers a mistyped command."""
-    try:
-        return course.find(spelled)
-    except UsageError:
-        commands = [name for name in cli.commands if name != "grade"]
-        near = did_you_mean(spelled, commands)
-        if near and not any(c.isdigit() for c in spelled):
-            raise UsageError(f"there is no exercise and no command '{spelled}'{near}") from None
-        raise
 
 
 def _gpus(device: Any, exercises: list[Exercise]) -> list[Gpu | None]:
@@ -328,15 +278,13 @@ def _gpus(device: Any, exercises: list[Exercise]) -> list[Gpu | None]:
     return [choose(device, exercise, found) for exercise in exercises]
 
 
-def _grade_one(
-    root: Path, course: Course, spec: Exercise, solution: bool, path: Path | None, settings: Any
-) -> GradeReport:
-    from autograder.grade import grade
-    from autograder.submission import read_submission, released_kernel
+def _read(root: Path, spec: Exercise, where: Path | None, solution: bool) -> Submission:
+    """The learner's work, or what lies at `where`."""
+    if not solution:
+        return learner_submission(root, spec, where)
+    from autograder.submission import read_submission
 
-    where = path or (_solution_path if solution else _learner_path)(root, spec)
-    submission = read_submission(where, spec, None if solution else released_kernel(root, spec))
-    return grade(spec, submission, course.limits, settings)
+    return read_submission(where or _solution_path(root, spec), spec)
 
 
 def _solution_path(root: Path, spec: Exercise) -> Path:
@@ -344,17 +292,6 @@ def _solution_path(root: Path, spec: Exercise) -> Path:
     if not path.is_file():
         raise UsageError(f"this course folder holds no solution of {spec.id} ({path})")
     return path
-
-
-def _learner_path(root: Path, spec: Exercise) -> Path:
-    """The learner's notebook, or the .py file beside it when that was saved later."""
-    notebook = root / "exercises" / spec.id / spec.notebook
-    script = notebook.with_suffix(".py")
-    if script.is_file() and (not notebook.is_file() or script.stat().st_mtime > notebook.stat().st_mtime):
-        return script
-    if not notebook.is_file():
-        raise UsageError(f"{notebook}: there is no such notebook; `autograde reset {spec.id}` brings it back")
-    return notebook
 
 
 def _present(report: GradeReport, json_path: str | None, plain: bool) -> None:
@@ -383,62 +320,11 @@ def _write_files(
         write_text(html_path, "".join(page(report) for report in reports))
 
 
-def _record(root: Path, report: GradeReport) -> None:
-    """Remember what was reached; a grade that the grader or the machine spoilt is not remembered."""
-    from autograder import progress
-
-    if report.exit_code == EXIT_MACHINE:
-        return
-    state = progress.load(root)
-    state.record(report.exercise, report.points, report.max_points, report.full_marks)
-    if not progress.save(root, state):
-        click.echo(
-            f"note: {root / progress.FOLDER} is not writable, so this grade is not remembered", err=True
-        )
-
-
-def _where_you_are() -> None:
-    from autograder import progress
-    from autograder.course_index import load_index
-
-    root = _course_root(None)
-    state, index = progress.load(root), load_index(root)
-    click.echo(index.title)
-    for spec in index.entries:
-        entry = state.reached.get(spec.id)
-        if entry is not None and entry.full_marks:
-            continue
-        so_far = f"{entry.best:g} of {spec.total:g} points so far" if entry else "not graded yet"
-        notebook = Path("exercises") / spec.id / spec.notebook
-        click.echo(f"next: {spec.id}, {spec.title} ({so_far})")
-        click.echo(f"  you learn: {spec.teaches}")
-        click.echo(f"  open {notebook}, then run: autograde {spec.id}")
-        return
-    click.echo("all exercises done")
-
-
-def _echo_wrapped(text: str, indent: int) -> None:
-    """Print a line that fits the terminal; continued lines are indented."""
-    import shutil
-    import textwrap
-
-    width = max(20, min(shutil.get_terminal_size().columns, 110))
-    lines = textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
-    for line in lines:
-        _echo(line)
-
-
-def _echo(text: str) -> None:
-    """Print a line; a stream that cannot show a character gets a replacement."""
-    encoding = sys.stdout.encoding or "ascii"
-    click.echo(text.encode(encoding, "replace").decode(encoding))
-
-
 def main() -> None:
     """Entry point: every foreseen problem becomes one line and its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the clean-up
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="autograde", complete_var="_AUTOGRADE_COMPLETE", standalone_mode=False)
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from autograder.errors import MachineError
 from autograder.gpu import Gpu
 from autograder.on_gpu import BACKEND, GpuSide, explain, unmeasured
 from autograder.report.model import Evidence, Fault, GradeReport, Isolation, Measured, ModelledTime, Source
-from autograder.runner.build import receive_more, receive_prim_funcs, start_builder
+from autograder.runner.build import receive_more, receive_prim_funcs, start_builder, start_spare
 from autograder.runner.confinement import level
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, End, Pump
@@ -41,12 +41,25 @@ _KEPT_OUTPUT = 4000
 
 
 @dataclass(frozen=True)
+class Step:
+    """How far a grade is: what it does now, and how many of its launches are over."""
+
+    what: str
+    done: int = 0
+    total: int = 0
+
+
+Listener = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
 class Settings:
     """How to grade. With `gpu`, the kernels run there and in the emulator; `measure` times them, too, there or by the model.
 
     `roots` come first on the import path of the trusted processes, `backend` is the module that drives the GPU (stand-ins
     for tests). `cache` is the folder that keeps what nvcc reported, None to keep nothing. `isolation` is `auto`, `basic` or
-    `full`; `hidden` are folders that no process of the submission may see even if they lie within Python's own.
+    `full`; `hidden` are folders that no process of the submission may see even if they lie within Python's own. `listen` is
+    told how far the grade is; `heartbeat` is called at least twice a second while it waits, and what it raises ends it.
     """
 
     seed: int | None = None
@@ -58,6 +71,8 @@ class Settings:
     cache: Path | None = None
     isolation: str = "auto"
     hidden: tuple[Path, ...] = ()
+    listen: Listener | None = None
+    heartbeat: Callable[[], None] | None = None
 
 
 @dataclass
@@ -74,6 +89,7 @@ class Session:
     seconds: dict[str, float] = field(default_factory=dict)
     printed: str = ""
     isolation: Isolation | None = None
+    listen: Listener | None = None
     sent: list[int] = field(
         default_factory=list
     )  # indices of the kernels, as the machine's process numbers them
@@ -81,6 +97,11 @@ class Session:
     @property
     def diagnosis(self) -> Diagnosis:
         return self.outcome.diagnosis
+
+    def tell(self, what: str, done: int = 0) -> None:
+        """Say how far the grade is to whoever listens."""
+        if self.listen is not None:
+            self.listen(Step(what, done, len(self.launches)))
 
     @property
     def exercise(self) -> Exercise:
@@ -106,10 +127,32 @@ class Session:
         return [(n, case) for n, kernel in kernels for case in kernel.cases]
 
 
+def warm_pump(limits: Limits, hidden: tuple[Path, ...] = ()) -> Pump:
+    """The processes of a later grade, started ahead: they import what they need and then wait, having run nothing.
+
+    hidden: as in `Settings`; the isolation is the best of this machine.
+    """
+    pump = Pump(choose("auto", hidden))
+    pump.keep_as_spare(pump.start("oracle", "oracle_child", pump.private_folder("oracle")))
+    pump.keep_as_spare(_start_machine(pump))
+    start_spare(pump, limits)
+    return pump
+
+
+def _start_machine(pump: Pump, roots: tuple[Path, ...] = ()) -> Child:
+    return pump.start("machine", "machine_child", pump.private_folder("machine"), roots=roots, confined=True)
+
+
 def grade(
-    exercise: Exercise, submission: Submission, limits: Limits, settings: Settings | None = None
+    exercise: Exercise,
+    submission: Submission,
+    limits: Limits,
+    settings: Settings | None = None,
+    pump: Pump | None = None,
 ) -> GradeReport:
     """The report of one submission. Writes nothing outside of a private temporary folder and `settings.cache`.
+
+    pump: from `warm_pump`; it is used up. None: processes are started now.
 
     Raises:
         MachineError: no process can be started at all, or not with the isolation that was demanded.
@@ -120,16 +163,17 @@ def grade(
         exercise = exercise.only_quick()
     seed = settings.seed if settings.seed is not None else _secret_seed()
     session = Session(Outcome(Diagnosis(exercise, submission, limits)), seed, settings.quick, settings.gpu)
-    if submission.untouched:
-        return _stub_report(session)
-    problem = syntax_problem(submission.source)
-    if problem is not None:
-        line, message = problem
-        where = session.diagnosis.learner_line(line)
-        session.outcome.build_failure = yours(f"syntax error: {message}", "", where)
-        return _report(session)
-    started = time.perf_counter()
-    with Pump(sandbox) as pump:
+    with pump or Pump(sandbox) as pump:
+        if submission.untouched:
+            return _stub_report(session)
+        problem = syntax_problem(submission.source)
+        if problem is not None:
+            line, message = problem
+            where = session.diagnosis.learner_line(line)
+            session.outcome.build_failure = yours(f"syntax error: {message}", "", where)
+            return _report(session)
+        session.listen, pump.heartbeat = settings.listen, settings.heartbeat
+        started = time.perf_counter()
         _run(session, pump, settings)
     session.seconds["total"] = time.perf_counter() - started
     return _report(session)
@@ -142,10 +186,9 @@ def _secret_seed() -> int:
 
 def _run(session: Session, pump: Pump, settings: Settings) -> None:
     """Build, lower, launch, compare; a failure ends it where it happens. The processes load in parallel."""
-    oracle = pump.start("oracle", "oracle_child", pump.private_folder("oracle"))
-    machine = pump.start(
-        "machine", "machine_child", pump.private_folder("machine"), roots=settings.roots, confined=True
-    )
+    session.tell("building the kernel")
+    oracle = pump.spare("oracle") or pump.start("oracle", "oracle_child", pump.private_folder("oracle"))
+    machine = pump.spare("machine") or _start_machine(pump, settings.roots)
     machine.max_tree_mib = session.limits.memory_mib
     side = _gpu_side(session, pump, settings)
     assembler = _assembler(session, pump, settings)
@@ -173,14 +216,17 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
             arch = session.exercise.arch
             first = next(graph for graph in graphs if graph is not None)
             assembler.send(first, arch, limits.memory_mib, limits.run_seconds)
+        session.tell("lowering the kernel")
         lower(session, pump, machine, graphs)
         modelled = list(zip(timings, timed, strict=True)) if modelling else []
         _run_cases(session, pump, machine, oracle, side, modelled)
         if assembler:
+            session.tell("waiting for nvcc", len(session.launches))
             started = time.perf_counter()
             session.outcome.assembly = assembler.result(session.limits.run_seconds)
             session.seconds["assembly"] = time.perf_counter() - started
         if side and timings and not session.outcome.run_failure:
+            session.tell("measuring on the GPU", len(session.launches))
             _measure(session, pump, machine, side, list(zip(timings, timed, strict=True)))
     except Stopped as stopped:
         if session.outcome.resources is None:
@@ -390,6 +436,7 @@ def _model(
     """The modelled time at the problem sizes of `timing`. What cannot be modelled is left out: no points depend on it."""
     if not kernels:
         return
+    session.tell("modelling its time at full size", len(session.launches))
     started, index = time.perf_counter(), len(session.sent)
     seen: list[Builder] = []
     for timing, graph in kernels:
@@ -459,7 +506,8 @@ def _launch(
     outputs = []
     deadline = time.monotonic() + session.limits.run_seconds
     session.seconds["launches"] = 0.0
-    for number, case in session.launches:
+    for done, (number, case) in enumerate(session.launches):
+        session.tell(f"running {case.title}", done)
         rest = deadline - time.monotonic()
         ran = ask(session, pump, machine, rest, f"running the case {case.id}", blame_time=True)
         if ran.stage == "refused":

@@ -30,6 +30,21 @@ def read(root: Path, exercise: Exercise) -> list[str]:
     )
 
 
+def about(text: str, todo: list[int]) -> list[str]:
+    """The items of a level that speak of these TODOs, each as one line, in the order of `todo`; none where there are none."""
+    items = [(line, _named(line)) for line, code in lines(text) if not code]
+    return list(dict.fromkeys(line for number in todo for line, named in items if number in named))
+
+
+def _named(line: str) -> set[int]:
+    """`3. TODO 4 and 6: ...` -> {4, 6}; `TODO 1 to 3` -> {1, 2, 3}."""
+    head = re.match(r"\s*\d+[.)]\s+TODOs? (\d+)(?:(?P<to> to (\d+))|(?P<more>(?:,? and |, )\d+)*)", line)
+    if head is None:
+        return set()
+    numbers = [int(n) for n in re.findall(r"\d+", head[0].split("TODO", 1)[1])]
+    return set(range(numbers[0], numbers[-1] + 1)) if head["to"] else set(numbers)
+
+
 def lines(text: str) -> Iterator[tuple[str, bool]]:
     """(line, whether it belongs to a code block): each paragraph and list item as one long line, code as it stands."""
     code, pending = False, ""

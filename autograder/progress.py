@@ -20,12 +20,14 @@ _MAX_BYTES = 1 << 20
 
 @dataclass
 class Reached:
-    """Best and latest points of one exercise."""
+    """Best and latest points of one exercise; what lost points in the latest grade, and at which TODOs of the kernel."""
 
     best: float = 0.0
     latest: float = 0.0
     max_points: float = 0.0
     full_marks: bool = False
+    failing: list[str] = field(default_factory=list)
+    todo: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -58,6 +60,8 @@ def load(root: Path) -> Progress:
                 latest=_number(entry.get("latest")),
                 max_points=_number(entry.get("max_points")),
                 full_marks=entry.get("full_marks") is True,
+                failing=[i for i in _list(entry.get("failing")) if isinstance(i, str)],
+                todo=[i for i in _list(entry.get("todo")) if type(i) is int],
             )
     hints = data.get("hints") if isinstance(data, dict) else None
     for exercise, level in (hints if isinstance(hints, dict) else {}).items():
@@ -75,6 +79,11 @@ def save(root: Path, progress: Progress) -> bool:
     except OSError:
         return False
     return True
+
+
+def _list(value: Any) -> list[Any]:
+    """At most a hundred entries of a list, of anything else none."""
+    return value[:100] if isinstance(value, list) else []
 
 
 def _number(value: Any) -> float:

@@ -28,14 +28,24 @@ def reset_exercise(root: Path, exercise: Exercise) -> Path | None:
     kept = None
     try:
         if path.is_file() and path.read_bytes() != released:
-            folder = root / FOLDER / "kept" / exercise.id
-            folder.mkdir(parents=True, exist_ok=True)
-            kept = _unused(folder / f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}")
-            write_atomically(kept, path.read_bytes())
+            kept = set_aside(root, exercise.id, path, path.read_bytes())
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, released)
     except OSError as error:
         raise UsageError(f"{path}: cannot be reset ({error.strerror or error})") from None
+    return kept
+
+
+def set_aside(root: Path, exercise: str, path: Path, content: bytes) -> Path:
+    """Keep a file of the learner's before it is replaced; returns where.
+
+    Raises:
+        OSError: it cannot be kept; then it must not be replaced.
+    """
+    folder = root / FOLDER / "kept" / exercise
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = _unused(folder / f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}")
+    write_atomically(kept, content)
     return kept
 
 

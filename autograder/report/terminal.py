@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def show(report: GradeReport, console: Console, plain: bool = False) -> None:
         checks = [title(report, i) for i, where in report.judged_on.items() if where == device]
         page.line(f"{device}: {', '.join(checks)}", "dim", hang=2)
     page.gap()
-    _verdicts(report, page)
+    _verdicts(report, page, report.checks)
     for check in report.checks:
         _details(check, page)
     if report.speed:
@@ -71,12 +72,65 @@ def show(report: GradeReport, console: Console, plain: bool = False) -> None:
         for text in report.output.strip().splitlines()[-20:]:
             page.line(text, "dim", indent=4)
     page.gap()
+    _sum(report, page)
+
+
+def _sum(report: GradeReport, page: _Page) -> None:
     page.line(
         f"{_points(report.points)} of {_points(report.max_points)} points",
         "bold green" if report.full_marks else "bold yellow",
     )
     if report.next_step:
         page.line(f"next: {report.next_step}", hang=2)
+
+
+def say(text: str, console: Console, plain: bool = False, style: str = "") -> None:
+    """One wrapped paragraph."""
+    _Page(console, is_ascii(console, plain)).line(text, style, hang=2)
+    console.file.flush()
+
+
+def brief(report: GradeReport, console: Console, plain: bool = False) -> None:
+    """The verdicts, and of each check that lost points the first evidence."""
+    page = _Page(console, is_ascii(console, plain))
+    _verdicts(report, page, report.checks)
+    _first_evidence(report.checks, page)
+    console.file.flush()
+
+
+def changed_rows(before: GradeReport, after: GradeReport, console: Console, plain: bool = False) -> None:
+    """After `brief(before)`: what the larger grade sees differently, its points, its speed and the next step."""
+    page = _Page(console, is_ascii(console, plain))
+    old = {check.id: (check.verdict, check.points, check.summary) for check in before.checks}
+    new = [
+        check for check in after.checks if old.get(check.id) != (check.verdict, check.points, check.summary)
+    ]
+    if new:
+        _verdicts(after, page, new)
+    _first_evidence([check for check in new if check.verdict is not Verdict.PASS], page)
+    for sentence in after.speed:
+        page.line(sentence, indent=2, hang=2)
+    _sum(after, page)
+    console.file.flush()
+
+
+def _first_evidence(checks: list[CheckResult], page: _Page) -> None:
+    for check in checks:
+        if check.verdict is not Verdict.PASS and check.evidence:
+            page.line(f"{check.title}:", "bold", indent=2)
+            _some(check.evidence[:1], page)
+
+
+def show_diff(old: str, new: str, name: str, plain: bool = False) -> None:
+    """What changed from a kept kernel to the one in the file, with lines of the kernel as the learner counts them."""
+    console = make_console(plain)
+    page = _Page(console, is_ascii(console, plain))
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), "as it was kept", f"now, {name}", n=2, lineterm=""
+    )
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for line in lines:
+        page.spans((_safe(line, page.ascii_only), styles.get(line[:1], "")))
 
 
 def title(report: GradeReport, check_id: str) -> str:
@@ -120,7 +174,7 @@ class _Page:
         self.console.print()
 
 
-def _verdicts(report: GradeReport, page: _Page) -> None:
+def _verdicts(report: GradeReport, page: _Page, checks: list[CheckResult]) -> None:
     """One row per check. On a narrow terminal the summary gets lines of its own."""
     marks = {check.id: _MARKS[check.verdict] for check in report.checks}
     shown = {i: word if page.ascii_only else symbol for i, (symbol, word, _) in marks.items()}
@@ -129,7 +183,7 @@ def _verdicts(report: GradeReport, page: _Page) -> None:
     title_width = max(len(check.title) for check in report.checks)
     points_width = max(len(text) for text in points.values())
     room = page.width - (2 + mark_width + 1 + title_width + 2 + points_width + 2)
-    for check in report.checks:
+    for check in checks:
         style = marks[check.id][2]
         note = _safe(check.reason or check.summary, page.ascii_only)
         row = [

@@ -5,15 +5,39 @@ from __future__ import annotations
 import time
 from array import array
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from autograder.course import Builder
+from autograder.course import Builder, Limits
 from autograder.diagnosis import SNAPSHOT, Diagnosis, Failure, Stopped, machines, with_last_line
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, Pump
 from autograder.runner.sandbox import namespaces
 
 MAX_GRAPH_BYTES = 64 << 20
+
+
+def _start(pump: Pump, limits: Limits, snapshot: Path, work: Path) -> Child:
+    """The builder's process before it knows a submission."""
+    return pump.start(
+        "builder",
+        "build_child",
+        work,
+        confined=True,
+        readable=(snapshot,),
+        max_tree_mib=limits.memory_mib,
+        max_json=1 << 20,
+        max_raw=MAX_GRAPH_BYTES,
+        max_output=limits.output_kib << 10,
+    )
+
+
+def start_spare(pump: Pump, limits: Limits) -> None:
+    """Start the builder's process ahead: it confines itself, imports TVM and waits for `start_builder`."""
+    folder, name = SNAPSHOT.split("/")
+    snapshot, work = pump.private_folder(folder), pump.private_folder("builder")
+    child = _start(pump, limits, snapshot, work)
+    pump.keep_as_spare(child, source=str(snapshot / name), writable=str(work), outside=namespaces())
 
 
 def start_builder(pump: Pump, diagnosis: Diagnosis, more: list[Builder] | None = None) -> Child:
@@ -26,17 +50,7 @@ def start_builder(pump: Pump, diagnosis: Diagnosis, more: list[Builder] | None =
     source, work = pump.private_folder(folder) / name, pump.private_folder("builder")
     source.write_bytes(diagnosis.submission.source.encode())
     source.chmod(0o444)
-    builder = pump.start(
-        "builder",
-        "build_child",
-        work,
-        confined=True,
-        readable=(source.parent,),
-        max_tree_mib=limits.memory_mib,
-        max_json=1 << 20,
-        max_raw=MAX_GRAPH_BYTES,
-        max_output=limits.output_kib << 10,
-    )
+    builder = pump.spare("builder") or _start(pump, limits, source.parent, work)
     request = {
         "source": str(source),
         "functions": [{"name": function.name, "domain": function.domain} for function in exercise.functions],

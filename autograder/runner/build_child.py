@@ -39,8 +39,15 @@ def main(channel: int) -> None:
     frame = read_frame(sys.stdin.buffer)
     if frame is None:
         return
+    isolation = _confine(frame.header)
+    ahead = frame.header.get("stage") == "warm"  # started ahead of the grade that will want it
+    _load(use_once=ahead)
+    if ahead:
+        frame = read_frame(sys.stdin.buffer)
+        if frame is None:
+            return
     request = frame.header
-    isolation = _prepare(request)
+    _bound(request)
     _send(channel, encode({"stage": "ready", "isolation": isolation}))
     try:
         namespace = _import(request["source"])
@@ -64,17 +71,19 @@ class Refused(Exception):
         self.kind, self.details = kind, details
 
 
-def _prepare(request: dict[str, Any]) -> dict[str, bool]:
-    """Confine this process, then load what every kernel imports, before the clock starts. TVM starts threads, and some
-    confinements hold for the calling thread and those that it starts, hence this order.
+def _confine(request: dict[str, Any]) -> dict[str, bool]:
+    """Confine this process. TVM starts threads, and some confinements hold for the calling thread and those that it starts,
+    so this comes before TVM is imported.
     """
-    from autograder.runner import limits
     from autograder.runner.confinement import confine
     from autograder.runner.sandbox import OWN_FILES, PACKAGE_ROOT
 
     own = [*(PACKAGE_ROOT / name for name in OWN_FILES), Path(request["source"]).parent]
-    isolation = confine(own, Path(request["writable"]), request["outside"])
+    return confine(own, Path(request["writable"]), request["outside"])
 
+
+def _load(use_once: bool) -> None:
+    """Load what every kernel imports, before any clock starts; `use_once`: and let TVM parse a kernel of the grader's own."""
     from emulator import tvm_repairs
     from emulator.tvm_import import import_tvm
 
@@ -82,11 +91,20 @@ def _prepare(request: dict[str, Any]) -> dict[str, bool]:
     from tvm.script import tirx  # noqa: F401
 
     tvm_repairs.install()
+    if use_once:
+        from autograder.runner import warm_up
+
+        warm_up.build()
+
+
+def _bound(request: dict[str, Any]) -> None:
+    """Bound what the submission may use, from now on."""
+    from autograder.runner import limits
+
     limits.set_resource_limits(request["memory_mib"], request["cpu_seconds"])
     sys.setrecursionlimit(10_000)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    return isolation
 
 
 def _built(namespace: dict[str, Any], name: str, params: dict[str, Any], source: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -92,6 +92,15 @@ def read_frame(stream: BinaryIO) -> Frame | None:
     if magic != _MAGIC:
         raise FrameError("bytes that are no frame")
     return Frame(parse_json(stream.read(json_size)), stream.read(raw_size))
+
+
+def first_request(stream: BinaryIO, warm_up: Callable[[], object]) -> Frame | None:
+    """`read_frame`, for a child that may have been started ahead: a frame of the stage `warm` makes it call `warm_up` and wait on."""
+    frame = read_frame(stream)
+    if frame is not None and frame.header.get("stage") == "warm":
+        warm_up()
+        frame = read_frame(stream)
+    return frame
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -49,6 +49,11 @@ def main(channel: int) -> None:
         _answer(out, {"stage": "ready", "versions": {"tvm": tvm.__version__, "numpy": np.__version__}})
         kernels: list[tuple[Any, list[dict[str, Any]]]] = []
         while (frame := read_frame(sys.stdin.buffer)) is not None:
+            if frame.stage == "warm":
+                from autograder.runner import warm_up
+
+                warm_up.lower()
+                continue
             if frame.stage == "kernel":
                 if not kernels:
                     limits.set_resource_limits(frame.header["memory_mib"], frame.header["cpu_seconds"])

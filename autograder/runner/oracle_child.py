@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.runner.frames import Frame, encode, read_frame
+from autograder.runner.frames import Frame, encode, first_request, read_frame
 
 
 def main(channel: int) -> None:
@@ -23,7 +23,7 @@ def main(channel: int) -> None:
     from autograder.runner import limits
 
     limits.die_with_parent()
-    plan = read_frame(sys.stdin.buffer)
+    plan = first_request(sys.stdin.buffer, _Judge)
     if plan is None:
         return
     with os.fdopen(channel, "wb") as out:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -108,13 +109,21 @@ class Child:
         return bytes(self.printed).decode("utf-8", "replace")
 
 
+_STARTED: set[int] = set()  # process ids of the children of every pump here: none of them is another's orphan
+
+
 class Pump:
-    """Starts children and moves their bytes. Use as a context manager: leaving it kills what still runs."""
+    """Starts children and moves their bytes. Use as a context manager: leaving it kills what still runs.
+
+    heartbeat: called at least twice a second while a child is awaited; what it raises ends the wait.
+    """
 
     def __init__(self, sandbox: Sandbox | None = None) -> None:
         self.sandbox = sandbox or Sandbox()
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
+        self.heartbeat: Callable[[], None] | None = None
+        self._spares: dict[str, Child] = {}
         self._strangers = _children_of_this_process()
         self._folder = tempfile.TemporaryDirectory(prefix="autograde-", ignore_cleanup_errors=True)
         self._watched = 0.0
@@ -134,7 +143,7 @@ class Pump:
     def private_folder(self, name: str) -> Path:
         """A new empty folder that is removed with the pump."""
         folder = Path(self._folder.name) / name
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         return folder
 
     def start(
@@ -186,6 +195,7 @@ class Pump:
             raise MachineError(f"cannot start a process ({error.strerror or error})") from None
         finally:
             os.close(send)
+        _STARTED.add(process.pid)
         child = Child(name, process, receive, Decoder(max_json, max_raw), max_output)
         child.sandboxed, child.max_tree_mib = sandboxed, max_tree_mib
         child.kills_before = out_of_memory_kills()
@@ -197,6 +207,19 @@ class Pump:
             self._selector.register(pipe, selectors.EVENT_READ, child)
         self._children.append(child)
         return child
+
+    def keep_as_spare(self, child: Child, **ahead: Any) -> None:
+        """Let a child import what it will need; the grade that asks for a child of this name by `spare` gets it.
+
+        ahead: what it has to know of its place before that.
+        """
+        self.send(child, {"stage": "warm", **ahead})
+        self._spares[child.name] = child
+
+    def spare(self, name: str) -> Child | None:
+        """The child of this name that was started ahead, once; None where there is none or it has ended."""
+        child = self._spares.pop(name, None)
+        return child if child is not None and child.end is None and not _is_over(child.process) else None
 
     def send(self, child: Child, header: dict[str, Any], raw: bytes = b"") -> None:
         """Queue a frame for a child's standard input; it leaves while the pump runs."""
@@ -226,6 +249,8 @@ class Pump:
                     child.end, status, child.detail, kills is None or kills != child.kills_before
                 )
             self._step(max(0.0, deadline - time.monotonic()))
+            if self.heartbeat is not None:
+                self.heartbeat()
         return child.frames.popleft()
 
     def kill(self, child: Child) -> None:
@@ -235,6 +260,7 @@ class Pump:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()
+        _STARTED.discard(child.process.pid)
         self._kill_orphans()
         self._drain(child)
         child.end = child.end or End.EXITED
@@ -272,7 +298,7 @@ class Pump:
 
     def _orphans(self) -> set[int]:
         """Processes that became our children although we did not start them."""
-        return _children_of_this_process() - {c.process.pid for c in self._children} - self._strangers
+        return _children_of_this_process() - _STARTED - self._strangers
 
     # Bytes ---------------------------------------------------------------------------------------
 
