@@ -173,23 +173,9 @@ class Pump:
             MachineError: the process cannot be started.
         """
         receive, send = os.pipe()
-        own, paths = [*map(str, roots), str(PACKAGE_ROOT)], [str(root) for root in roots]
-        code = _BOOTSTRAP.format(search=own, roots=paths, module=module, channel=send)
-        command = [sys.executable, "-I", "-B", "-u", "-X", "utf8", "-c", code]
         sandboxed = confined and self.sandbox.program is not None
-        if sandboxed:
-            command = self.sandbox.wrap(command, folder, (*roots, *readable))
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(send,),
-                cwd=folder,
-                env=_environment(folder, gpu),
-                start_new_session=True,
-            )
+            process = self._spawn(module, send, folder, roots, readable if sandboxed else None, gpu)
         except OSError as error:
             os.close(receive)
             raise MachineError(f"cannot start a process ({error.strerror or error})") from None
@@ -220,6 +206,32 @@ class Pump:
         """The child of this name that was started ahead, once; None where there is none or it has ended."""
         child = self._spares.pop(name, None)
         return child if child is not None and child.end is None and not _is_over(child.process) else None
+
+    def _spawn(
+        self,
+        module: str,
+        channel: int,
+        folder: Path,
+        roots: tuple[Path, ...],
+        readable: tuple[Path, ...] | None,
+        gpu: str | None,
+    ) -> subprocess.Popen[bytes]:
+        """The process itself, in the sandbox unless `readable` is None, with its three pipes and the end of the channel."""
+        own, paths = [*map(str, roots), str(PACKAGE_ROOT)], [str(root) for root in roots]
+        code = _BOOTSTRAP.format(search=own, roots=paths, module=module, channel=channel)
+        command = [sys.executable, "-I", "-B", "-u", "-X", "utf8", "-c", code]
+        if readable is not None:
+            command = self.sandbox.wrap(command, folder, (*roots, *readable))
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(channel,),
+            cwd=folder,
+            env=_environment(folder, gpu),
+            start_new_session=True,
+        )
 
     def send(self, child: Child, header: dict[str, Any], raw: bytes = b"") -> None:
         """Queue a frame for a child's standard input; it leaves while the pump runs."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from autograder.report.model import GradeReport
+from preloaded import PreloadedGrader
 
 COURSE = Path(__file__).resolve().parents[2]
 
@@ -60,3 +63,10 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | Path, dic
 def load() -> Callable[[Path], ModuleType]:
     """Imports a .py file under a name of its own."""
     return load_module
+
+
+@pytest.fixture(scope="session")
+def quick_grade() -> Iterator[Callable[[str, Path], GradeReport]]:
+    """(exercise, .py file) -> the report of a quick grade with seed 1; `quick=False` grades every case."""
+    with PreloadedGrader() as grader:
+        yield lambda exercise, path, quick=True: grader(exercise, path, seed=1, quick=quick, measure=False)

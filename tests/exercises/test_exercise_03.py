@@ -16,12 +16,12 @@ import emulator
 from autograder.course import WantedLayout, load_course
 from autograder.diagnosis import SNAPSHOT, Diagnosis
 from autograder.drawing import apply_everywhere
-from autograder.grade import Settings, grade
 from autograder.layouts import differences
-from autograder.submission import Submission
+from autograder.report.model import GradeReport
 
 SHAPE = {"M": 72, "N": 152}
 BUILDER = "build_transpose"
+QuickGrade = Callable[[str, Path], GradeReport]
 REGION = re.compile(r"(?ms)^( *)# BEGIN SOLUTION\n.*?^ *# END SOLUTION$")
 STUB = r"\g<1># YOUR CODE HERE\n\g<1>pass"
 REGIONS, LAYOUTS = 12, 7
@@ -95,32 +95,48 @@ def test_each_region_has_its_todo(solution_cell: Callable[[str], str]) -> None:
     assert todos == [str(n) for n in range(1, REGIONS + 1)]
 
 
-def test_part_a_alone_earns_its_points(solution_cell: Callable[[str], str], course: Path) -> None:
+def test_part_a_alone_earns_its_points(
+    solution_cell: Callable[[str], str], quick_grade: QuickGrade, tmp_path: Path
+) -> None:
     """Who has not begun with the kernel gets the points of the layouts that are right."""
     source = solution_cell("exercise_03")
     regions = list(REGION.finditer(source))
-    exercise, limits = load_course(course).find("3"), load_course(course).limits
     rest = regions[3].start()
     text = source[:rest] + REGION.sub(STUB, source[rest:])
-    report = grade(exercise, Submission(name="k.py", source=text), limits, Settings(seed=1, quick=True))
+    path = tmp_path / "k.py"
+    path.write_text(text, encoding="utf-8")
+    report = quick_grade("exercise_03", path)
     assert {check.id: check.points for check in report.checks if check.points} == {"layouts": 13}
     assert report.exit_code == 1
 
 
-def test_part_b_alone_says_that_it_needs_part_a(solution_cell: Callable[[str], str], course: Path) -> None:
+def test_part_b_alone_says_that_it_needs_part_a(
+    solution_cell: Callable[[str], str], quick_grade: QuickGrade, tmp_path: Path
+) -> None:
     source = solution_cell("exercise_03")
     kernel = list(REGION.finditer(source))[LAYOUTS].start()
     text = REGION.sub(STUB, source[:kernel]) + source[kernel:]
-    exercise, limits = load_course(course).find("3"), load_course(course).limits
-    report = grade(exercise, Submission(name="k.py", source=text), limits, Settings(seed=1, quick=True))
+    path = tmp_path / "k.py"
+    path.write_text(text, encoding="utf-8")
+    report = quick_grade("exercise_03", path)
     assert report.points == 0
     layouts = report.check("layouts")
     assert layouts is not None and all("not written yet" in item.message for item in layouts.evidence)
 
 
 SLIPS = {
-    "registers without a scope": ('scope="local", ', "", "regs = T.alloc_buffer", "Tx.wg.copy for a warpgroup"),
-    "a copy by each thread": ("Tx.wg.copy(regs", "Tx.copy(regs", "Tx.copy(regs", "Tx.wg.copy for a warpgroup"),
+    "registers without a scope": (
+        'scope="local", ',
+        "",
+        "regs = T.alloc_buffer",
+        "Tx.wg.copy for a warpgroup",
+    ),
+    "a copy by each thread": (
+        "Tx.wg.copy(regs",
+        "Tx.copy(regs",
+        "Tx.copy(regs",
+        "Tx.wg.copy for a warpgroup",
+    ),
     "a layout that is None": (
         "return TileLayout(S[(rows, cols) : (1 @ tid_in_wg, 1)])",
         "pass",

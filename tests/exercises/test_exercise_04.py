@@ -14,8 +14,7 @@ import pytest
 
 import emulator
 from autograder.course import load_course
-from autograder.grade import Settings, grade
-from autograder.submission import read_submission
+from autograder.report.model import GradeReport
 from emulator.checks.bank_conflicts import shared_conflict
 
 SHAPE = {"M": 136, "N": 200}
@@ -140,19 +139,20 @@ def test_other_ways_are_as_good(
     assert source.count(old) == 1
     changed = source.replace(old, new)
     if old.startswith(".x4.trans"):
-        changed = changed.replace("stmatrix.sync.aligned.m8n8.x4.shared", "stmatrix.sync.aligned.m8n8.x4.trans.shared")
+        changed = changed.replace(
+            "stmatrix.sync.aligned.m8n8.x4.shared", "stmatrix.sync.aligned.m8n8.x4.trans.shared"
+        )
     a, d = tensors(5)
     run = emulator.compile(build(changed, SHAPE), arch="sm_100a").run(a, d, profile=True)
     assert run.findings == () and all(x.passes == x.ideal for x in run.accesses)
     np.testing.assert_array_equal(d, a.T)
 
 
-def test_the_report_says_which_lanes_collide_in_which_bank(course: Path) -> None:
+def test_the_report_says_which_lanes_collide_in_which_bank(
+    course: Path, quick_grade: Callable[[str, Path], GradeReport]
+) -> None:
     """The transpose without a swizzle is right, and loses the points for bank conflicts alone."""
-    settings = load_course(course)
-    exercise = settings.find("4")
-    path = course / "tests" / "mutants" / "exercise_04" / "no_swizzle.py"
-    report = grade(exercise, read_submission(path, exercise), settings.limits, Settings(seed=1, quick=True))
+    report = quick_grade("exercise_04", course / "tests" / "mutants" / "exercise_04" / "no_swizzle.py")
     lost = {check.id for check in report.checks if check.points < check.max_points}
     assert lost == {"bank_conflicts", "predictions"}  # a .py file without answers
     check = report.check("bank_conflicts")
@@ -168,5 +168,7 @@ def test_the_report_says_which_lanes_collide_in_which_bank(course: Path) -> None
 
 def test_figures_are_what_the_emulator_shows(course: Path) -> None:
     tool = course / "tools" / "swizzle_figures.py"
-    shown = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        [sys.executable, str(tool), "--check"], capture_output=True, text=True, check=False
+    )
     assert (shown.returncode, shown.stdout) == (0, ""), shown.stderr

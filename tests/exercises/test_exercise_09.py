@@ -41,7 +41,12 @@ def source(solution_cell: Callable[[str], str]) -> str:
         (1152, 256, 320, 4),  # a last wave that is not full, a last group of one row, odd K tiles
         (128, 128, 64, 1),  # the smallest
         (128, 384, 192, 5),  # idle CTAs
-        (256, 384, 576, 1),  # one CTA does everything; 9 K tiles, so that every stage sees odd and even rounds
+        (
+            256,
+            384,
+            576,
+            1,
+        ),  # one CTA does everything; 9 K tiles, so that every stage sees odd and even rounds
     ],
 )
 def test_solution_is_right(m: int, n: int, k: int, sms: int, source: str, build: Callable[..., Any]) -> None:
@@ -61,7 +66,9 @@ def test_answers(source: str, build: Callable[..., Any]) -> None:
         place = tile % (group * columns)
         wave.append((top + place % height, place // height))
     assert len({m for m, _ in wave}) + len({n for _, n in wave}) == 12
-    changed = source.replace("full.wait(mma.stage, mma.phase)", "full.wait(mma.stage, T.if_then_else(tile == 2, 0, mma.phase))")
+    changed = source.replace(
+        "full.wait(mma.stage, mma.phase)", "full.wait(mma.stage, T.if_then_else(tile == 2, 0, mma.phase))"
+    )
     assert changed != source
     size = {"M": 128, "N": 384, "K": 448, "dtype": "float16", "SMS": 1}
     a, b, d = (np.ones(shape, np.float16) for shape in ((128, 448), (384, 448), (128, 384)))

@@ -63,7 +63,9 @@ def test_answers(source: str, build: gemm.Build) -> None:
     assert run.counters["mbarrier.arrive"] == 5 * 4  # warp-level: four warps of 32 threads
     wait = "acc_empty.wait(slot.stage, slot.phase)"
     for parity, ok in ((1, True), (0, False)):
-        changed = source.replace(wait, f"acc_empty.wait(slot.stage, T.if_then_else(tiles.m_idx == 4, {parity}, slot.phase))")
+        changed = source.replace(
+            wait, f"acc_empty.wait(slot.stage, T.if_then_else(tiles.m_idx == 4, {parity}, slot.phase))"
+        )
         assert changed != source
         a, b = gemm.operands((m, n, k))
         run = compiled(changed, build, m, n, k, 1).run(a, b, np.empty((m, n), np.float16))

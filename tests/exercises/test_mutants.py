@@ -16,8 +16,7 @@ import pytest
 
 import emulator
 from autograder.course import Course, Exercise, load_course
-from autograder.grade import Settings, grade
-from autograder.submission import read_submission
+from autograder.report.model import GradeReport
 
 COURSE = Path(__file__).resolve().parents[2]
 MOST_CHANGED_LINES = 12
@@ -220,13 +219,11 @@ def test_emulator_finds_the_mistake(
 
 
 @pytest.mark.parametrize("name", GRADED)
-def test_grade_takes_the_points(name: str, settings: Course) -> None:
+def test_grade_takes_the_points(name: str, quick_grade: Callable[..., GradeReport]) -> None:
     """The right check loses points, the fault is the learner's, and the report names the marked line."""
     mutant = read(COURSE / "tests" / "mutants" / f"{name}.py")
-    exercise = settings.find(mutant.exercise)
     quick = mutant.exercise >= QUICK_FROM and name not in WHOLE
-    options = Settings(seed=1, quick=quick, measure=False)
-    report = grade(exercise, read_submission(mutant.path, exercise), settings.limits, options)
+    report = quick_grade(mutant.exercise, mutant.path, quick=quick)
     check = next(check for check in report.checks if check.id == mutant.check)
     assert check.points < check.max_points
     assert check.verdict in ("fail", "partial") and check.fault in (None, "your code")

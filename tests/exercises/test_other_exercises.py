@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from autograder.course import load_course
-from autograder.grade import Settings, grade
-from autograder.submission import read_submission
+from autograder.report.model import GradeReport
 
 COURSE = load_course(Path(__file__).resolve().parents[2])
 IDS = sorted(exercise.id for exercise in COURSE.exercises)
@@ -17,12 +16,16 @@ IDS = sorted(exercise.id for exercise in COURSE.exercises)
 
 @pytest.mark.parametrize(("one", "other"), list(zip(IDS, IDS[1:] + IDS[:1], strict=True)))
 def test_a_solution_does_not_pass_another_exercise(
-    one: str, other: str, solution_cell: Callable[[str], str], tmp_path: Path
+    one: str,
+    other: str,
+    solution_cell: Callable[[str], str],
+    quick_grade: Callable[[str, Path], GradeReport],
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / f"{other}.py"
     path.write_text(solution_cell(one), encoding="utf-8")
     exercise = COURSE.find(other)
-    report = grade(exercise, read_submission(path, exercise), COURSE.limits, Settings(seed=1, quick=True))
+    report = quick_grade(other, path)
     assert report.exit_code == 1
     if exercise.continues == one:  # it builds, and may be right; but it lacks what is new
         verdicts = {check.id: check.verdict for check in report.checks}
