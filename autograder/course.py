@@ -46,6 +46,7 @@ INPUT_FAMILIES = (
     "huge_scores",
     "identical_keys",
     "peaked_scores",
+    "peaks_in_one_warp",
     "one_key",
 )
 ORACLES = ("add", "attention", "double", "gemm_nn", "gemm_nt", "transpose")
@@ -151,7 +152,7 @@ class Case(_Strict):
     title: Text
     inputs: Literal[
         "normal", "wide", "large", "large_nn", "signed_zeros", "one_hot", "one_hot_nn", "distinct", "extremes",
-        "huge_scores", "identical_keys", "peaked_scores", "one_key",
+        "huge_scores", "identical_keys", "peaked_scores", "peaks_in_one_warp", "one_key",
     ]  # fmt: skip
     schedule: Literal["late", "eager", "random"] = "late"
     quick: bool = False

@@ -1,6 +1,6 @@
 """Seeded inputs. Each family is one function (shapes, generator) -> arrays, made for a pair A (M, K), B (N,
-K); normal, distinct and extremes take any number of shapes. huge_scores, identical_keys, peaked_scores and one_key are for
-Q, K and V of attention: (N, D) with 128 rows per head, (H, S, D) or (B, S, H, D), where K and V may have another S and
+K); normal, distinct and extremes take any number of shapes. huge_scores, identical_keys, the peaked ones and one_key are
+for Q, K and V of attention: (N, D) with 128 rows per head, (H, S, D) or (B, S, H, D), where K and V may have another S and
 fewer heads.
 
 They are generated in the oracle's process from the seed of the run, which the submission's process never
@@ -177,6 +177,17 @@ def peaked_scores(random: np.random.Generator, shapes: list[Shape]) -> list[Arra
     So the maximum of an online softmax grows until the block of the peak, in the last steps by 2 and by 6, which is 2.9 and 8.7
     binary orders, and no longer; and for each block there are queries in whose result the blocks ahead of it count.
     """
+    return _peaked(random, shapes, np.ones(1))
+
+
+@family
+def peaks_in_one_warp(random: np.random.Generator, shapes: list[Shape]) -> list[Array]:
+    """`peaked_scores` for queries 32 to 63 of every 128; the scores of the others are those of normal numbers."""
+    return _peaked(random, shapes, np.repeat([0.0, 1.0, 0.0, 0.0], 32))
+
+
+def _peaked(random: np.random.Generator, shapes: list[Shape], peaked: Array) -> list[Array]:
+    """Q, K and V of `peaked_scores`; `peaked` is 0 for queries that have no peak, again and again."""
     d, keys = shapes[0][-1], _by_head(shapes[1])[2]
     along = _shared_direction(random, d)
     across = along * np.resize([1.0, -1.0], d)
@@ -185,7 +196,7 @@ def peaked_scores(random: np.random.Generator, shapes: list[Shape]) -> list[Arra
     position = _by_position(shapes[1], (np.arange(keys) - keys / 2) / HEAD)
     v = random.standard_normal(shapes[2]) + 0.75
     return [
-        q + STEEPNESS * np.sqrt(d) * (2 * peak * along - across),
+        q + _by_position(shapes[0], peaked) * STEEPNESS * np.sqrt(d) * (2 * peak * along - across),
         k + position * along + position**2 * across,
         v,
     ]
