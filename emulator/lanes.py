@@ -264,7 +264,7 @@ def put(x: Value, lane: int, new: Value, count: int) -> Value:
         if (
             isinstance(new, int)
             and not isinstance(new, bool)
-            and (new >> 63 or (isinstance(x, int) and x >> 63))
+            and (new >> 63 > 0 or (isinstance(x, int) and x >> 63 > 0))
         ):
             kind = u64
             x = int(x) & 0xFFFFFFFFFFFFFFFF
