@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from emulator.lanes import put
@@ -11,6 +12,6 @@ from emulator.lanes import put
 @pytest.mark.parametrize("old", [0, -1, (1 << 63) - 1])
 def test_one_lane_takes_any_integer(old: int, new: int) -> None:
     """What one lane assigns leaves the other lanes as they were, negative numbers and 64 bits included."""
-    lanes = put(old, 5, new, 32)
+    lanes = np.broadcast_to(put(old, 5, new, 32), 32)
     assert int(lanes[5]) & (1 << 64) - 1 == new & (1 << 64) - 1
     assert int(lanes[4]) & (1 << 64) - 1 == old & (1 << 64) - 1
