@@ -106,7 +106,7 @@ class Diagnosis:
             )
         if ended.end is End.PROCESSES:
             return yours(
-                f"{place} started more than {MAX_PROCESSES} processes; the run was stopped",
+                f"{place} started more than {MAX_PROCESSES} threads or processes; the run was stopped",
                 "a kernel is built in one process",
             )
         if ended.end is End.MEMORY:

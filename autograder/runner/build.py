@@ -122,11 +122,11 @@ def receive_prim_funcs(
                 frame = pump.receive(builder, deadline - time.monotonic())
             except ChildEnded as ended:
                 raise Stopped(own.ended(ended)) from None
-            if frame.stage != "built":
+            if frame.stage != "built" or not frame.raw:
                 missing[number] = own.build_failure(frame.header)
                 if not diagnosis.exercise.stages:
                     raise Stopped(missing[number])
-            graphs.append(frame.raw if frame.stage == "built" else None)
+            graphs.append(None if number in missing else frame.raw)
         if not any(graphs):
             raise Stopped(missing[0])
     except BaseException:

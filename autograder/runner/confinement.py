@@ -17,7 +17,7 @@ PROTECTIONS = {
     "files": "a read-only view without solutions, oracles and your files",
     "private folder": "one empty folder of its own, removed afterwards",
     "no network": "no connection can be opened",
-    "system calls": "calls that reach other processes or parts of the kernel are refused (seccomp)",
+    "system calls": "new processes, and calls that reach others or parts of the kernel, are refused (seccomp)",
     "signals": "signals reach only the submission itself",
     "resource limits": "bounded memory, processor time, size of files, open files",
     "tree limits": "bounded memory and number of processes of the whole process tree",

@@ -1,7 +1,7 @@
 """A filter of system calls (seccomp), which a process puts on itself and all its threads and children for good.
 
-Refused are calls that reach other processes, the network, or parts of the kernel that no kernel builder needs. Everything else
-is allowed, so that Python, TVM and PyTorch work as usual. It needs no privileges.
+Refused are new processes (threads are allowed), and calls that reach other processes, the network, or parts of the kernel that
+no kernel builder needs. Everything else is allowed, so that Python, TVM and PyTorch work as usual. It needs no privileges.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import sys
 # name: (number on x86_64, number on aarch64); None where the architecture has no such call.
 # Linux, arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
+    # more processes; `clone` is allowed for threads, see below
+    "fork": (57, None),
+    "vfork": (58, None),
     # other processes
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -27,6 +30,11 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "tkill": (200, 130),
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
+    # what outlives the process, where the next one finds it
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
     # the network; io_uring opens sockets without socket()
     "socket": (41, 198),
     "io_uring_setup": (425, 425),
@@ -80,6 +88,7 @@ _ARCHITECTURES = {
     "aarch64": (1, 0xC00000B7, 277),
 }  # column, AUDIT_ARCH, seccomp
 _KILL, _TGKILL, _CLONE, _CLONE3 = (62, 129), (234, 131), (56, 220), (435, 435)
+_THREAD = 0x00010000
 _NEW_NAMESPACE = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # classic BPF
@@ -113,7 +122,7 @@ def confine_system_calls() -> bool:
 
 
 def _program(column: int, architecture: int, own: int) -> bytes:
-    """The filter. Signals go to the process itself and its group only; new namespaces and the x32 calls are refused."""
+    """The filter. Signals go to the process itself and its group only; new namespaces and the x32 calls are missing."""
     refuse = _ERRNO | errno.EPERM
     missing = _ERRNO | errno.ENOSYS  # libc then uses clone, whose flags can be looked at
     lines = [
@@ -125,8 +134,9 @@ def _program(column: int, architecture: int, own: int) -> bytes:
         (_RETURN, 0, 0, missing),
         (_EQUAL, 0, 1, _CLONE3[column]),
         (_RETURN, 0, 0, missing),
-        (_EQUAL, 0, 3, _CLONE[column]),
+        (_EQUAL, 0, 4, _CLONE[column]),
         (_LOAD, 0, 0, _ARGUMENT_0),
+        (_ANY_BIT, 0, 1, _THREAD),
         (_ANY_BIT, 0, 1, _NEW_NAMESPACE),
         (_RETURN, 0, 0, refuse),
     ]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
-MAX_PROCESSES = 64
+MAX_PROCESSES = 64 + (os.cpu_count() or 1)  # threads count as well, and libraries start some per core
 
 
 def over_limits(roots: set[int], memory_mib: int) -> str:
     """`processes` or `memory` where the trees under `roots` exceed a bound together, else empty."""
     seen: set[int] = set()
-    waiting, total = list(roots), 0
+    waiting, total, tasks = list(roots), 0, 0
     while waiting:
         pid = waiting.pop()
         if pid in seen:
             continue
         seen.add(pid)
-        if len(seen) > MAX_PROCESSES + len(roots):
+        tasks += _threads(pid)
+        if tasks > MAX_PROCESSES + 2 * len(roots):  # bubblewrap's own
             return "processes"
         total += _own_kib(pid)
         waiting += children(pid)
@@ -33,14 +35,27 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def _own_kib(pid: int) -> int:
-    """Memory that a process does not share with files: anonymous pages and shared memory, in KiB."""
-    total = 0
-    with contextlib.suppress(OSError, ValueError, IndexError):
+def _threads(pid: int) -> int:
+    """How many threads a process has; one where that cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(("RssAnon:", "RssShmem:")):
-                total += int(line.split()[1])
-    return total
+            if line.startswith("Threads:"):
+                return int(line.split()[1])
+    return 1
+
+
+def _own_kib(pid: int) -> int:
+    """Memory of a process that is no file's, in KiB: pages that several processes share count in part, unless it hides how many."""
+    for name, fields in (
+        ("smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")),
+        ("status", ("RssAnon:", "RssShmem:")),
+    ):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            lines = Path(f"/proc/{pid}/{name}").read_text().splitlines()
+            found = [int(line.split()[1]) for line in lines if line.startswith(fields)]
+            if found:
+                return sum(found)
+    return 0
 
 
 def out_of_memory_kills() -> int | None:

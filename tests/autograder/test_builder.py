@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from autograder.runner.build import Table, receive_prim_funcs, start_builder
 from autograder.runner.limits import landlock_version
 from autograder.runner.process import Pump
 from autograder.runner.sandbox import Sandbox, bubblewrap, choose
-from autograder.runner.tree import children
 from autograder.submission import Submission
 from emulator.tvm_import import import_tvm
 
@@ -171,44 +169,6 @@ def test_an_endless_loop_is_stopped(build: Build) -> None:
     assert isinstance(failure, Failure)
     assert "no kernel after 1 s" in failure.message
     assert time.monotonic() - started < 30
-
-
-ESCAPE = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-        os.dup2(1, 2)
-        open("pid", "w").close()
-        while True: time.sleep(1)
-    time.sleep(60)
-while not os.path.exists("pid"): time.sleep(0.01)
-print("grandchild", flush=True)
-END
-"""
-
-
-def descendants(pid: int) -> set[int]:
-    found = set(children(pid))
-    return found.union(*(descendants(child) for child in found))
-
-
-@in_both
-@pytest.mark.parametrize("end", ["os._exit(3)", "while True: pass"])
-def test_children_that_leave_the_group_are_killed_too(
-    sandbox: Sandbox, exercise: Exercise, limits: Limits, end: str
-) -> None:
-    submission = Submission("k.py", ESCAPE.replace("END", end))
-    diagnosis = Diagnosis(exercise, submission, limits.model_copy(update={"build_seconds": 3}))
-    before = descendants(os.getpid())
-    with Pump(sandbox) as pump:
-        builder = start_builder(pump, diagnosis)
-        with pytest.raises(Stopped):
-            receive_prim_funcs(pump, builder, diagnosis)
-        assert "grandchild" in builder.tail
-        assert descendants(os.getpid()) <= before
 
 
 def test_the_environment_holds_no_secrets(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:

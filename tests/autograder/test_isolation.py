@@ -17,9 +17,10 @@ from autograder.report import html, terminal
 from autograder.report.model import GradeReport, Isolation
 from autograder.runner import sandbox
 from autograder.runner.confinement import PROTECTIONS
+from autograder.runner.process import ChildEnded, Pump
 from autograder.runner.sandbox import Sandbox, bubblewrap, choose
 from autograder.runner.system_calls import available
-from autograder.runner.tree import MAX_PROCESSES, over_limits
+from autograder.runner.tree import MAX_PROCESSES, children, over_limits
 
 from .conftest import Result, one_line
 
@@ -153,7 +154,7 @@ time.sleep(100)
 """
     if not Path(f"/proc/{os.getpid()}/status").exists():
         pytest.skip("no /proc here")
-    for processes, mib, found in ((3, 0, ""), (3, 40, "memory"), (MAX_PROCESSES + 1, 0, "processes")):
+    for processes, mib, found in ((3, 0, ""), (3, 40, "memory"), (MAX_PROCESSES + 2, 0, "processes")):
         tree = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", code, str(processes), str(mib)],
             stdout=subprocess.PIPE,
@@ -168,3 +169,49 @@ time.sleep(100)
             os.killpg(tree.pid, 9)
             tree.wait()
             tree.stdout.close()
+
+
+ESCAPE = """
+import os, sys, time
+from autograder.runner.frames import read_frame, encode
+
+def main(channel):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.setsid()
+            os.write(channel, encode({"stage": "there"}))
+            while True: time.sleep(1)
+        time.sleep(60)
+    how = read_frame(sys.stdin.buffer).stage
+    if how == "leave": os._exit(3)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+@pytest.mark.parametrize("how", ["leave", "stay"])
+def test_children_that_leave_the_group_are_killed_too(tmp_path: Path, level: str, how: str) -> None:
+    """Where no filter forbids new processes: a grandchild in a session of its own dies with its tree."""
+    if level == "full" and not WORKS:
+        pytest.skip(bubblewrap()[1])
+    for name in ("autograder", "autograder/runner"):
+        (tmp_path / name).mkdir()
+        place = sandbox.PACKAGE_ROOT / name
+        (tmp_path / name / "__init__.py").write_text(f"__path__.append({str(place)!r})\n")
+    (tmp_path / "autograder" / "runner" / "escape.py").write_text(ESCAPE)
+    before = descendants(os.getpid())
+    with Pump(choose(level)) as pump:
+        child = pump.start("escape", "escape", pump.private_folder("work"), roots=(tmp_path,), confined=True)
+        assert pump.receive(child, 60).stage == "there"
+        assert len(descendants(os.getpid()) - before) >= 3
+        pump.send(child, {"stage": how})
+        with pytest.raises(ChildEnded) as ended:
+            pump.receive(child, 1 if how == "stay" else 60)
+        assert ended.value.status == (3 if how == "leave" else None)
+        assert descendants(os.getpid()) <= before
+
+
+def descendants(pid: int) -> set[int]:
+    found = set(children(pid))
+    return found.union(*(descendants(child) for child in found))
