@@ -46,6 +46,9 @@ class Comparison:
     where: str = ""
     meaning: str = ""
     suspect: Suspect = "operands"
+    guess: str = ""
+    heat: dict[str, Any] | None = None
+    k_step: dict[str, Any] | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -119,6 +122,8 @@ def compare(
         where=_where(wrong),
         meaning=meaning,
         suspect=suspect,
+        guess=_guess(wrong),
+        heat=_heat(wrong),
         samples=samples,
     )
 
@@ -171,6 +176,73 @@ def _where_along(wrong: Bools) -> str:
     return "; ".join(parts) or share
 
 
+MOST_BLOCKS = 16
+
+
+def _heat(wrong: Bools) -> dict[str, Any] | None:
+    """The share of wrong elements per block; at most MOST_BLOCKS x MOST_BLOCKS blocks, with powers of two as their sides."""
+    if wrong.ndim not in (1, 2):
+        return None
+    grid = wrong if wrong.ndim == 2 else wrong[None, :]
+    sides = [_block_side(extent) for extent in grid.shape]
+    rows, columns = ([*range(0, e, s)] for e, s in zip(grid.shape, sides, strict=True))
+    shares = np.add.reduceat(np.add.reduceat(grid.astype(np.int64), rows, axis=0), columns, axis=1)
+    whole = np.outer(
+        np.diff([*rows, grid.shape[0]]), np.diff([*columns, grid.shape[1]])
+    )  # blocks at the edge are smaller
+    return {"rows": sides[0], "columns": sides[1], "shares": (shares / whole).round(4).tolist()}
+
+
+def _block_side(extent: int) -> int:
+    """The smallest power of two that cuts an extent into at most MOST_BLOCKS parts."""
+    side = 1
+    while -(-extent // side) > MOST_BLOCKS:
+        side *= 2
+    return side
+
+
+CHUNK = 8  # fp16 elements of 16 bytes, what a swizzle moves; it depends on the row modulo 8
+WARP_ROWS = 32  # of an accumulator: one lane of TMEM per row, 32 lanes per warp
+
+
+def _guess(wrong: Bools) -> str:
+    """The mistake that usually leaves this pattern of rows and columns."""
+    if wrong.ndim != 2 or wrong.all() or min(wrong.shape) < 2 * CHUNK:
+        return ""
+    for axis, name, operand in ((0, "column", "B"), (1, "row", "A")):
+        share = wrong.mean(axis=axis)
+        residues = [share[n::CHUNK].mean() for n in range(CHUNK)]
+        high = [n for n, value in enumerate(residues) if value > 0.9]
+        low = [n for n, value in enumerate(residues) if value < 0.1]
+        if high and low and len(high) + len(low) == CHUNK and len(low) <= CHUNK // 2:
+            kept = ", ".join(map(str, low))
+            return (
+                f"right are only the {name}s whose number modulo {CHUNK} is {kept}: a swizzle moves 16-byte chunks by the row number"
+                f" modulo {CHUNK}, so {operand} was written with another swizzle than it is read with"
+            )
+    bands = wrong.shape[0] // WARP_ROWS
+    if bands >= 2 and wrong.shape[0] % WARP_ROWS == 0:
+        per_band = wrong.any(axis=1).reshape(bands, WARP_ROWS)
+        rows = wrong.mean(axis=1).reshape(bands, WARP_ROWS)
+        whole = per_band.all(axis=1)
+        if whole.any() and not whole.all() and bool((per_band.any(axis=1) == whole).all()):
+            if rows[whole].mean() > 0.5 and not _only_tiles(np.asarray(whole)):
+                warps = ", ".join(str(n) for n in np.flatnonzero(whole)[:8])
+                return (
+                    f"whole rows, in groups of {WARP_ROWS} (group {warps}): {WARP_ROWS} rows are what one warp holds of an accumulator,"
+                    " so some warps went on without a wait or a sync that others have"
+                )
+    return ""
+
+
+def _only_tiles(whole: Bools) -> bool:
+    """Whether the bands are whole tiles of 128 rows: then no single warp is to blame."""
+    if whole.size % 4:
+        return False
+    tiles = whole.reshape(-1, 4)
+    return bool((tiles.all(axis=1) == tiles.any(axis=1)).all())
+
+
 def _ranges(numbers: npt.NDArray[np.intp]) -> str:
     """`0-31, 64-95`, or `0, 8, 16, ...` with the step when it is regular."""
     steps = np.diff(numbers)
@@ -197,7 +269,7 @@ def _meaning(
             if not finite.any() or not finite.all() and _is(actual, result, wrong):
                 return words, where[0] if where else "operands"
         return (
-            "most of them are NaN or infinite, as if they came from memory that was never written",
+            "most of them are NaN or infinite, as if they came from memory that was read before it was written",
             "operands",
         )
     if actual.ndim == 2:

@@ -515,7 +515,7 @@ def _launch(
         seen = ran.header
         run = CaseRun(case.id, case.title, seen["findings"], seen["counters"], seen["changed_inputs"])
         run.kernel, run.schedule, run.accesses = number, case.schedule, seen["accesses"]
-        run.stage = case.stage
+        run.stage, run.writers = case.stage, seen["writers"]
         session.outcome.runs.append(run)
         session.outcome.resources = _most(session.outcome.resources, seen["resources"])
         session.seconds["launches"] += seen["seconds"]

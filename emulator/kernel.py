@@ -23,6 +23,7 @@ from emulator.machine.address import SMEM_LIMIT
 from emulator.machine.memory import GlobalMemory
 from emulator.scheduler import Machine, NeedsFinerStrands
 from emulator.translate import Operation, Program, translate
+from emulator.writers import Writer, writers
 
 instructions.load_all()
 
@@ -94,6 +95,7 @@ class Kernel:
     programs: dict[str, Program]
     arch: str
     last_launches: list[Launch] = field(default_factory=list)
+    last_checked: tuple[Any, GlobalMemory] | None = None  # race detector and memory of the latest checked run
     tmem_columns: int = 0
 
     @property
@@ -103,6 +105,14 @@ class Kernel:
         In program order; one entry per line and instruction.
         """
         return tuple(op for program in self.programs.values() for op in program.operations)
+
+    def writers(self, array: Any) -> list[Writer]:
+        """Who wrote a tensor of the latest checked run: the warps, and the smallest box that holds what each of them wrote."""
+        if self.last_checked is None:
+            return []
+        checker, memory = self.last_checked
+        segment = next((s for s in memory.segments if s.array is array), None)
+        return [] if segment is None else writers(checker, segment.index, array)
 
     @property
     def unknown_host_operations(self) -> list[str]:
@@ -265,6 +275,8 @@ class Kernel:
                 smem_granule=program.smem_access,
                 uninitialised="error",
             )
+            if poison is None:
+                self.last_checked = (checker, memory)
             written: dict[int, bool] = {}
             for launch in launches:
                 for index, value in _written(memory, launch, self.programs[launch.kernel]).items():

@@ -41,6 +41,7 @@ class CaseRun:
     schedule: str = "late"
     stage: str | None = None
     accesses: list[dict[str, Any]] = field(default_factory=list)
+    writers: list[list[Any]] = field(default_factory=list)
     gpu: dict[str, Any] | None = None
     emulated: dict[str, Any] | None = None
     same_bytes: bool | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autograder.checks import CaseRun, Outcome, check, result, unless_run
+from autograder.checks.whereabouts import explanation, heat_map, place_of
 from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
 
@@ -124,10 +125,13 @@ def _evidence(run: CaseRun, outcome: Outcome) -> Evidence:
     if first is not None:
         index = ", ".join(str(i) for i in first["index"])
         message += f"; first {output}[{index}]: expected {_spell(first['expected'])}, {_got(first['actual'])}"
+        message += place_of(run, outcome, first["index"])
     named = any(finding["strength"] != "lint" for finding in run.findings)  # those name the lines already
     lines = [] if named else suspects(outcome, seen["suspect"])
     data = {"case": run.case, **seen}
-    return Evidence(kind="mismatch", message=message, fix=seen["meaning"], locations=lines, data=data)
+    pictures = heat_map(output, seen)
+    fix = explanation(seen, outcome)
+    return Evidence(kind="mismatch", message=message, fix=fix, locations=lines, data=data, pictures=pictures)
 
 
 def suspects(outcome: Outcome, suspect: str) -> list[Location]:

@@ -135,11 +135,25 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
         "counters": {str(name): int(count) for name, count in run.counters.items()},
         "accesses": _accesses(run) if request["profile"] else [],
         "changed_inputs": changed,
+        "writers": _writers(
+            kernel, [a for t, a in zip(tensors, arrays, strict=True) if t["role"] == "output"]
+        ),
         "resources": _resources(kernel),
         "seconds": seconds,
     }
     raw = b"".join(a.tobytes() for t, a in zip(tensors, arrays, strict=True) if t["role"] == "output")
     _answer(out, header, raw)
+
+
+def _writers(kernel: Any, outputs: list[Any]) -> list[list[Any]]:
+    """Which warp wrote which rows and columns of the one output: [CTA, warp, instruction, first and last row and column]."""
+    if len(outputs) != 1 or not hasattr(kernel, "writers"):
+        return []
+    found = kernel.writers(outputs[0])[:MAX_WRITERS]
+    return [[w.cta, w.warp, w.instruction, *w.rows, *w.columns] for w in found]
+
+
+MAX_WRITERS = 4096
 
 
 def _model(

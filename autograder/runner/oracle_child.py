@@ -101,6 +101,7 @@ class _Judge:
         import numpy as np
 
         from autograder.compare import allowed_interval, compare
+        from autograder.k_steps import explain
         from autograder.oracles import MISTAKES, ORACLES, taken
 
         case = cases[frame.header["case"]]
@@ -113,4 +114,8 @@ class _Judge:
         interval = allowed_interval(reference, kernel["terms"], kernel["accumulate_eps"], dtype)
         mistakes = MISTAKES.get(kernel["oracle"])
         named = mistakes(inputs, **taken(mistakes, options)) if mistakes else ()
-        return compare(actual, *interval, mistakes=named).to_json()
+        found = compare(actual, *interval, mistakes=named).to_json()
+        if found["mismatches"] and kernel["oracle"] == "gemm_nt":
+            wrong = ~((actual >= interval[1]) & (actual <= interval[2]))
+            found["k_step"] = explain(inputs[0], inputs[1], actual, reference.exact, wrong)
+        return found

@@ -67,7 +67,9 @@ def interpreter_folders() -> tuple[Path, ...]:
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *(p for p in sys.path if p.endswith("-packages"))]
     found += [str(own.parent), str(own.resolve().parent), *_SYSTEM, *_SYSTEM_FILES]
     found += [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(f)]
-    places = dict.fromkeys(p for name in found for p in (Path(name), Path(name).resolve()) if os.path.exists(p))
+    places = dict.fromkeys(
+        p for name in found for p in (Path(name), Path(name).resolve()) if os.path.exists(p)
+    )
     return tuple(place for place in places if place != Path("/"))
 
 
