@@ -13,7 +13,7 @@ from autograder.errors import nearest
 from autograder.report.model import Evidence, Fault, Location
 from autograder.runner.process import Child, ChildEnded, End
 from autograder.runner.tree import MAX_PROCESSES
-from autograder.submission import Submission
+from autograder.submission import Submission, split_lines
 
 SNAPSHOT = "snapshot/kernel.py"  # the end of the path under which a submission runs
 
@@ -60,7 +60,8 @@ class Diagnosis:
     def learner_line(self, line: int) -> Location:
         """A line of the submission's source, with its text."""
         own = self.submission
-        return Location(file=own.name, cell=own.cell, line=max(1, line), text=own.line(line))
+        line = min(max(1, line), len(split_lines(own.source)))
+        return Location(file=own.name, cell=own.cell, line=line, text=own.line(line))
 
     def _here(self, line: int | None) -> Location | None:
         return None if line is None else self.learner_line(line)
@@ -377,8 +378,9 @@ def with_last_line(message: str, child: Child) -> str:
 
 
 def clean(text: Any) -> str:
-    """Text of the submission without control characters, cut to a sensible length."""
-    return re.sub(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f]", " ", str(text))[:20_000]
+    """Text of the submission without control characters and lone surrogates, cut to a sensible length."""
+    text = str(text)[:20_000].encode("utf-8", "replace").decode()
+    return re.sub(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f]", " ", text)
 
 
 def printed_by_submission(text: str) -> str:
