@@ -437,6 +437,22 @@ def check_course(
     sys.exit(EXIT_POINTS_LOST if number else EXIT_FULL_MARKS)
 
 
+@click.command("new-exercise")
+@click.argument("number", type=int)
+@click.argument("title")
+@_course_option
+def new_exercise(number: int, title: str, folder: Path | None) -> None:
+    """Begin an exercise: one that works, with a TODO at everything that you have to replace."""
+    from autograder.new_exercise import create
+
+    root, course = _open_course(folder)
+    for path in create(root, course, number, title):
+        click.echo(f"wrote {path}")
+    click.echo(
+        f"next: `autograde check-course {number}` lists what is to do; docs/authoring.md goes through it"
+    )
+
+
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else "assemblies" if word == "assembly" else word + "s"
 
@@ -445,4 +461,4 @@ def _code_blocks(markdown: str) -> list[str]:
     return [part.partition("\n")[2] for part in markdown.split("```")[1::2]]
 
 
-COMMANDS = (batch, class_view, replay, similarity, check_course)
+COMMANDS = (batch, class_view, replay, similarity, check_course, new_exercise)

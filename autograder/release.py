@@ -13,6 +13,7 @@ from __future__ import annotations
 import filecmp
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -64,14 +65,24 @@ def generate(root: Path, names: list[str], into: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         course = Path(folder)
         shutil.copy(root / CONFIG, course)
+        shutil.copy(root / COURSE_FILE, course)
         for name in names:
             shutil.copytree(root / "solutions" / name, course / "solutions" / name)
             _place(course / "solutions" / name, previous_step(root, name))
             command = [sys.executable, "-m", "nbgrader", "generate_assignment", name, "--no-db"]
-            done = subprocess.run(command, cwd=course, capture_output=True, text=True)
+            done = subprocess.run(command, cwd=course, env=_environment(), capture_output=True, text=True)
             if done.returncode != 0:
                 raise UsageError(f"nbgrader does not release {name}: {_own_words(done.stderr)}")
             shutil.copytree(course / "exercises" / name, into / name)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this package on the import path: nbgrader_config.py imports it."""
+    package = str(Path(__file__).resolve().parents[1])
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
+    }
 
 
 def _own_words(log: str) -> str:
@@ -83,7 +94,9 @@ def _own_words(log: str) -> str:
 
 
 def refresh(root: Path, fresh: Path, name: str) -> None:
-    """Replace exercises/NAME by what `generate` has put into `fresh`, and bring previous_step.md in solutions/ up to date."""
+    """Replace exercises/NAME by what `generate` has put into `fresh`, and bring points and previous_step.md in solutions/ up to date."""
+    if stale_points(root, name):
+        source_notebook(root, name).write_text(_with_points(root, name), encoding="utf-8")
     target = root / "exercises" / name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(fresh / name, target)
@@ -95,6 +108,8 @@ def stale(root: Path, fresh: Path, name: str) -> list[str]:
     """One message for each file of exercise NAME that is not what solutions/ generates."""
     found = [f"exercises/{name}/{path}" for path in differences(fresh / name, root / "exercises" / name)]
     messages = [f"{path} is not what solutions/ generates" for path in found]
+    if stale_points(root, name):
+        messages.append(f"solutions/{name}/{name}.ipynb has other points than {COURSE_FILE}")
     if stale_previous_step(root, name):
         messages.append(
             f"solutions/{name}/{PREVIOUS} is not the solution of {continued(root, name) or 'another exercise'}"
@@ -114,7 +129,11 @@ def continued(root: Path, name: str) -> str | None:
 def kernel_cell(root: Path, name: str) -> str:
     """The kernel cell of a solution, without the markers of its regions."""
     wanted = next(e["cells"]["kernel"] for e in _exercises(root) if e["id"] == name)
-    notebook = json.loads(source_notebook(root, name).read_text(encoding="utf-8"))
+    path = source_notebook(root, name)
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UsageError(f"{path}: cannot be read, but a later exercise continues {name}") from None
     cells = [
         "".join(cell["source"])
         for cell in notebook["cells"]
@@ -136,6 +155,24 @@ def stale_previous_step(root: Path, name: str) -> bool:
     """Whether `previous_step.md` in solutions/ is missing, out of date, or one too many."""
     path = root / "solutions" / name / PREVIOUS
     return (path.read_text(encoding="utf-8") if path.is_file() else None) != previous_step(root, name)
+
+
+def stale_points(root: Path, name: str) -> bool:
+    """Whether scored cells of a source notebook have other points than course.yaml, which a release does not care about."""
+    notebook = source_notebook(root, name).read_text(encoding="utf-8")
+    return json.loads(notebook) != json.loads(_with_points(root, name))
+
+
+def _with_points(root: Path, name: str) -> str:
+    """The source notebook with the points of course.yaml."""
+    notebook = json.loads(source_notebook(root, name).read_text(encoding="utf-8"))
+    exercise = next(e for e in _exercises(root) if e["id"] == name)
+    points = {check["id"]: check["points"] for check in exercise["checks"]}
+    for cell in notebook["cells"]:
+        marked = cell["metadata"].get("nbgrader", {})
+        if marked.get("grade") and marked.get("grade_id") in points:
+            marked["points"] = points[marked["grade_id"]]
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
 def _place(folder: Path, text: str | None) -> None:

@@ -23,6 +23,9 @@ _EXERCISE = re.compile(r"exercise[_\- ]?(\d{1,2})(?!\d)", re.IGNORECASE)
 _COPY = re.compile(
     r"(?:-|\s*\()(\d{1,3})\)?$"
 )  # what a learning platform appends to the name of a second attempt
+AS_SUBMITTED = (
+    "as_submitted"  # holds a notebook that nbgrader cannot process, see `autograder.nbgrader_steps`
+)
 _SKIPPED = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".autograde"}
 
 
@@ -90,10 +93,17 @@ def _of_student(folder: Path, student: str, known: dict[str, Exercise], notes: l
         place = Path(student) / exercise.id
         if os.path.lexists(folder / place):
             name = printable(str(place / exercise.notebook))
-            found.append(Handed(printable(student), exercise.id, name, folder / place / exercise.notebook))
+            path = notebook_of(folder / place, exercise)
+            found.append(Handed(printable(student), exercise.id, name, path))
     if not found:
         notes.append(f"{printable(student)}: holds no folder of an exercise of this course; left out")
     return found
+
+
+def notebook_of(folder: Path, exercise: Exercise) -> Path:
+    """The notebook that was handed in, in a student's folder of an exercise."""
+    aside = folder / AS_SUBMITTED / exercise.notebook
+    return aside if os.path.lexists(aside) else folder / exercise.notebook
 
 
 def _flat(

@@ -127,7 +127,7 @@ def run_batch(root: Path, course: Course, options: Options, engine: Engine, prog
     gpu = _gpu(options)
     handed, notes = collect(options.submitted, course, options.only)
     with _locked(options.results):
-        seed = _seed(options)
+        seed = class_seed(options.results, options.seed)
         handed = with_submissions(handed, root, course)
         plan = _plan(root, course, options, seed, handed)
         graded = _grade(course, [todo for _, todo in plan if todo], options, engine, progress)
@@ -324,17 +324,17 @@ def _lock(descriptor: int, results: Path) -> None:
         return
 
 
-def _seed(options: Options) -> int:
+def class_seed(results: Path, wanted: int | None = None) -> int:
     """The seed of the whole class, kept in the folder before anything is graded: all get the same inputs, run after run."""
     from autograder.grade import SEED_BITS
 
-    state = _read_state(options.results)
-    kept = state.get("seed")
-    seed = options.seed if options.seed is not None else kept
+    results.mkdir(parents=True, exist_ok=True)
+    kept = _read_state(results).get("seed")
+    seed = wanted if wanted is not None else kept
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         seed = int.from_bytes(os.urandom(8), "little") >> (64 - SEED_BITS)
     if seed != kept:
-        _save_state(options.results, {"seed": seed, "rows": []})
+        _save_state(results, {"seed": seed, "rows": []})
     return seed
 
 

@@ -1,0 +1,277 @@
+"""What this course puts into nbgrader's steps; nbgrader_config.py names these classes.
+
+`PointsOfCourse` releases every scored cell with the points of course.yaml. `GradeCells` stands where nbgrader executes the
+learner's notebook: it has `autograde` grade the submission in processes of its own, and writes the results into the scored cells.
+So code of a learner never runs beside the cells that score it, and what it does to its process (a hang, a crash, output on
+stderr, a patched `check`) touches nothing. `FlatExtractor` and `FlatCollector` read a flat download of a learning platform.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.exporters import HTMLExporter
+from nbgrader.nbgraderformat import MetadataValidator
+from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
+from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+
+from autograder.batch.collect import AS_SUBMITTED, Handed, collect, notebook_of, with_submissions
+from autograder.batch.grading import run_task, task, unreadable
+from autograder.batch.record import Record, kept_record, snapshot
+from autograder.batch.run import class_seed
+from autograder.course import Course, Exercise, load_course
+from autograder.course_folder import find_course_root
+from autograder.errors import AutogradeError, CourseError, MachineError
+from autograder.report.html import fragment, notice
+from autograder.report.model import GradeReport
+from autograder.submission import cell_grade_id, read_answers
+
+_CHECK = r'check\("(exercise_\d\d)"(?:, "(\w+)")?\)'
+_FROM_NETWORK = re.compile(r"""<script[^>]*\ssrc=["']?https?://[^>]*>\s*</script>""")
+_MOODLE = re.compile(r"_\d+_assignsubmission_file.*$")
+
+
+class PointsOfCourse(NbGraderPreprocessor):  # type: ignore[misc]
+    """Points of scored cells as course.yaml says; a `.py` file in the source stops the release."""
+
+    def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
+        _, course = _course()
+        name = resources["nbgrader"]["assignment"]
+        exercise = next((e for e in course.exercises if e.id == name), None)
+        if exercise is None:
+            raise CourseError(f"{name} is no exercise of course.yaml")
+        scripts = sorted(Path(resources["metadata"]["path"]).rglob("*.py"))
+        if scripts:
+            raise CourseError(f"{scripts[0]} would be handed out with its solutions; remove it")
+        points = {str(check.id): check.points for check in exercise.checks}
+        for cell in nb.cells:
+            marked = cell.metadata.get("nbgrader", {})
+            if marked.get("grade") and marked.get("grade_id") in points:
+                worth = points[marked["grade_id"]]
+                marked["points"] = int(worth) if worth.is_integer() else worth
+        return nb, resources
+
+
+class GradeCells(NbGraderPreprocessor):  # type: ignore[misc]
+    """Grades a submission with `autograde` and writes number and report into the notebook's scored cells.
+
+    A notebook that is no exercise of course.yaml is executed by nbgrader as usual.
+    """
+
+    def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
+        root, course = _course()
+        about = resources["nbgrader"]
+        known = {exercise.id: exercise.notebook for exercise in course.exercises}
+        if known.get(about["assignment"]) != f"{about['notebook']}.ipynb":
+            return Execute(parent=self.parent).preprocess(nb, resources)
+        folder = Path(
+            self.parent.parent.coursedir.format_path(
+                self.parent.parent.coursedir.submitted_directory, about["student"], about["assignment"]
+            )
+        )
+        exercise = course.find(about["assignment"])
+        record = grade_folder(root, course, exercise, about["student"], folder)
+        if not record.final:
+            raise MachineError(
+                f"{about['student']}, {exercise.id}: not graded, {record.problem or 'see the record'}"
+            )
+        write_outputs(nb.cells, exercise, record)
+        return nb, resources
+
+
+def grade_folder(root: Path, course: Course, exercise: Exercise, student: str, folder: Path) -> Record:
+    """The record of what lies in `submitted/STUDENT/EXERCISE`, of an earlier `autograde batch` where there is one."""
+    name = f"{student}/{exercise.id}/{exercise.notebook}"
+    handed = Handed(student, exercise.id, name, notebook_of(folder, exercise))
+    if folder.is_symlink() or folder.parent.is_symlink():
+        one = replace(handed, problem=f"{exercise.id}: is a link; hand in the folder itself")
+    else:
+        [one] = with_submissions([handed], root, course)
+    results = root / "results"
+    seed = class_seed(results)
+    if one.submission is None:
+        return unreadable(course, exercise, one.problem, seed, quick=False)
+    todo = task(root, results, course, exercise, snapshot(one.submission), seed, quick=False)
+    kept = kept_record(results, exercise.id, todo.key)
+    return kept if kept is not None and kept.final else run_task(todo)
+
+
+def write_outputs(cells: list[Any], exercise: Exercise, record: Record) -> None:
+    """One result per cell that calls `check`: the points, which nbgrader reads, and the report, which people read.
+
+    Raises:
+        CourseError: the gradebook and course.yaml do not agree on a check or on its points.
+    """
+    count = 0
+    for cell in cells:
+        if cell.get("cell_type") == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+        name = _scored_check(cell, exercise)
+        if name is None:
+            continue
+        count += 1
+        points, shown = _result(record, exercise, name)
+        if name:
+            _agree(cell, exercise, name)
+        data = {"text/plain": repr(points), "text/html": shown}
+        cell["outputs"] = [nbformat.v4.new_output("execute_result", data, execution_count=count)]
+        cell["execution_count"] = count
+
+
+def _scored_check(cell: Any, exercise: Exercise) -> str | None:
+    """The id of the check that a cell shows, "" for the whole report, None for any other cell."""
+    if cell.get("cell_type") != "code":
+        return None
+    if cell.get("metadata", {}).get("nbgrader", {}).get("grade"):
+        return str(cell_grade_id(cell))
+    called = re.fullmatch(_CHECK, str(cell.get("source", "")).rstrip().split("\n")[-1])
+    return (called[2] or "") if called and called[1] == exercise.id else None
+
+
+def _result(record: Record, exercise: Exercise, name: str) -> tuple[float, str]:
+    """(points, HTML) of one check, or of the whole."""
+    report: GradeReport | None = record.report
+    if report is None:
+        return 0.0, notice(record.problem)
+    found = report.check(name)
+    points = report.points if not name else found.points if found else 0.0
+    most = report.max_points if not name else found.max_points if found else 0.0
+    return (min(max(points, 0.0), most) if math.isfinite(points) else 0.0), fragment(report, name or None)
+
+
+def _agree(cell: Any, exercise: Exercise, name: str) -> None:
+    check = next((c for c in exercise.checks if str(c.id) == name), None)
+    again = f"run `nbgrader generate_assignment {exercise.id} --force`"
+    if check is None:
+        raise CourseError(
+            f"{exercise.id} was released with a check {name}, which course.yaml does not have; {again}"
+        )
+    points = float(cell["metadata"]["nbgrader"]["points"])
+    if points != check.points:
+        raise CourseError(
+            f"{exercise.id}, {name}: {points:g} points in the gradebook, {check.points:g} in course.yaml; {again}"
+        )
+
+
+def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
+    """Before nbgrader autogrades: put the released notebook in the place of one that it cannot process.
+
+    What was handed in is kept in a folder beside it, and is what gets graded.
+    """
+    root, course = _course()
+    known = {exercise.id: exercise.notebook for exercise in course.exercises}
+    for path in map(Path, notebooks):
+        name = path.parent.name
+        released = root / "exercises" / name / path.name
+        linked = path.parent.is_symlink() or path.parent.parent.is_symlink()
+        if known.get(name) != path.name or not released.is_file() or linked or _can_be_processed(path):
+            continue
+        aside = path.parent / AS_SUBMITTED
+        aside.mkdir(exist_ok=True)
+        if not (aside / path.name).exists():
+            path.replace(aside / path.name)
+        shutil.copyfile(released, path)
+
+
+def _can_be_processed(path: Path) -> bool:
+    """Whether nbgrader's own steps can read the notebook and its metadata."""
+    try:
+        if path.is_symlink():
+            return False
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        ids = [cell_grade_id(cell) for cell in notebook.cells]
+        if len(ids) - ids.count(None) != len(set(ids) - {None}):
+            return False  # nbgrader would choose one of two cells; here that is the learner's to do
+        MetadataValidator().validate_nb(notebook)
+    except Exception:
+        return False
+    return True
+
+
+class OfflineFeedback(HTMLExporter):  # type: ignore[misc]
+    """A feedback page without what it would load from the network."""
+
+    def from_notebook_node(self, nb: Any, resources: Any = None, **kw: Any) -> tuple[str, Any]:
+        page, resources = super().from_notebook_node(nb, resources, **kw)
+        return _FROM_NETWORK.sub("", page), resources
+
+
+# A flat download --------------------------------------------------------------------------------
+
+
+class FlatExtractor(ExtractorPlugin):  # type: ignore[misc]
+    """Unpacks a download. A `.py` file is put into the released notebook, because nbgrader grades notebooks."""
+
+    def extract(self, archive_path: str, extracted_path: str) -> None:
+        super().extract(archive_path, extracted_path)
+        root, course = _course()
+        exercise = course.find(self.parent.coursedir.assignment_id)
+        for path in sorted(Path(extracted_path).rglob("*.py")):
+            if path.is_file() and not path.is_symlink():
+                text = as_notebook(root, exercise, path.read_bytes().decode("utf-8", "replace"))
+                path.with_suffix(".ipynb").write_text(text, encoding="utf-8")
+                path.unlink()
+
+
+def as_notebook(root: Path, exercise: Exercise, script: str) -> str:
+    """The released notebook with a `.py` file's text as its kernel cell, and the answers that the file gives."""
+    notebook = json.loads((root / "exercises" / exercise.id / exercise.notebook).read_text(encoding="utf-8"))
+    answers, _ = read_answers(script)
+    texts = {exercise.cells.kernel: script.rstrip()}
+    if exercise.cells.answers is not None:
+        texts[exercise.cells.answers] = f"answers = {answers!r}"
+    for cell in notebook["cells"]:
+        name = cell_grade_id(cell)
+        if name in texts:
+            cell["source"] = texts[name].splitlines(keepends=True)
+    return json.dumps(notebook, indent=1) + "\n"
+
+
+class FlatCollector(FileNameCollectorPlugin):  # type: ignore[misc]
+    """Tells student and attempt from names such as `alice_exercise_05.ipynb` or `exercise_05_alice (2).ipynb`, as `batch` does."""
+
+    def collect(self, submitted_file: str) -> dict[str, str] | None:
+        path = Path(submitted_file)
+        _, course = _course()
+        exercise = course.find(self.parent.coursedir.assignment_id)
+        top = Path(self.parent._format_collect_path(self.parent.extracted_directory))
+        relative = path.relative_to(top)
+        if path.suffix != ".ipynb" or path.is_symlink():
+            return None
+        if len(relative.parts) > 1:  # an archive or a folder per student
+            student = _MOODLE.sub("", relative.parts[0]).strip(" _-")
+            return (
+                {"student_id": student, "file_id": exercise.notebook}
+                if path.name == exercise.notebook
+                else None
+            )
+        kept = next((one for one in _flat_files(top, exercise.id) if one.path == path), None)
+        return {"student_id": kept.student, "file_id": exercise.notebook} if kept else None
+
+
+@lru_cache(maxsize=1)
+def _flat_files(top: Path, name: str) -> list[Handed]:
+    _, course = _course()
+    try:
+        return collect(top, course, course.find(name))[0]
+    except AutogradeError:
+        return []
+
+
+def _course() -> tuple[Path, Course]:
+    """The course that nbgrader runs in."""
+    return _load(find_course_root(Path.cwd()))
+
+
+@lru_cache(maxsize=1)
+def _load(root: Path) -> tuple[Path, Course]:
+    return root, load_course(root)
