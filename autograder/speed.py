@@ -166,6 +166,9 @@ def _trouble(samples: dict[str, Any], kernel: Times) -> str:
     """Why these samples say nothing about the kernel: what the machine did meanwhile."""
     if samples.get("neighbours"):
         return f"{samples['neighbours']} other process(es) use this GPU; measure when it is free"
+    together = [entry["processes"] for entry in samples["clocks"] if entry.get("processes")]
+    if together and np.median(together) > 1:  # one of them is the measurement itself
+        return f"{int(np.median(together)) - 1} other process(es) used this GPU while measuring; measure when it is free"
     if len(kernel) < FEWEST_PAIRS:
         return (
             f"only {len(kernel)} pairs were measured in the time allowed, at least {FEWEST_PAIRS} are needed"

@@ -131,6 +131,8 @@ def test_the_interval_holds_the_true_ratio() -> None:
         (made(1.0, 9.0), "error", "none", Fault.GRADER, "faster than its bytes allow"),
         (made(10.0, 1.0), "error", "none", Fault.GRADER, "faster than its bytes allow"),
         (made(10.0, 9.0, neighbours=1), "error", "none", Fault.MACHINE, "1 other process"),
+        (made(10.0, 9.0, clocks=[{"processes": 1}, {"processes": 3}, {"processes": 3}]), "error", "none", Fault.MACHINE, "2 other process"),
+        (made(10.0, 9.0, clocks=[{"processes": 3}, {"processes": 1}, {"processes": 1}]), "fast", "full", None, ""),
         (made(10.0, 9.0, covered=[False] * 20 + [True] * 40), "error", "none", Fault.MACHINE, "host was slower"),
         (made(10.0, 9.0, clocks=[{"reasons": 0x40}]), "error", "none", Fault.MACHINE, "thermal slowdown"),
         (made(10.0, 9.0, clocks=[{"reasons": 0x4}]), "fast", "full", None, ""),

@@ -102,6 +102,14 @@ SLOWER = {
         ("T.cta_id([STRIPS_M, STRIPS_N])", "T.cta_id([STRIPS_M * 11 // 10, STRIPS_N])"),
         ("T.meta_var(strip_m * ROWS)", "T.meta_var((strip_m % STRIPS_M) * ROWS)"),
     ),
+    "exercise_03": (
+        ("T.cta_id([TILES_M, TILES_N])", "T.cta_id([TILES_M * 11 // 10, TILES_N])"),
+        ("T.meta_var(tile_m * ROWS)", "T.meta_var((tile_m % TILES_M) * ROWS)"),
+    ),
+    "exercise_04": (
+        ("T.cta_id([TILE_COLS, TILE_ROWS])", "T.cta_id([TILE_COLS * 11 // 10, TILE_ROWS])"),
+        ("T.meta_var(tile_col * TILE)", "T.meta_var((tile_col % TILE_COLS) * TILE)"),
+    ),
 }
 SPAN = "SPAN = 16"
 
@@ -218,7 +226,7 @@ def measure_one(
     run = executable(job["change"])
     bench = device.bench(run, plan, SEED + repeat)
     if job["what"] == "library":
-        bench.use_reference_as_kernel()
+        bench.use_reference_as_kernel(job.get("tenths", 0))
     if "against" in job:
         bench.use_kernel_as_reference(executable(job["against"]))
     samples = measure(bench, timing.pairs, SEED + repeat, 8.0)
