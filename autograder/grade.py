@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -167,18 +168,27 @@ def grade(
         exercise = exercise.only_quick()
     seed = settings.seed if settings.seed is not None else _secret_seed()
     session = Session(Outcome(Diagnosis(exercise, submission, limits)), seed, settings.quick, settings.gpu)
-    with pump or Pump(sandbox) as pump:
-        if submission.untouched:
-            return _stub_report(session)
-        problem = syntax_problem(submission.source)
-        if problem is not None:
-            line, message = problem
-            where = session.diagnosis.learner_line(line)
-            session.outcome.build_failure = yours(f"syntax error: {message}", "", where)
-            return _report(session)
-        session.listen, pump.heartbeat = settings.listen, settings.heartbeat
-        started = time.perf_counter()
-        _run(session, pump, settings)
+    try:
+        with pump or Pump(sandbox) as pump:
+            return _graded(session, pump, settings)
+    except OSError as error:
+        place, why = tempfile.gettempdir(), error.strerror or error
+        raise MachineError(f"the folder for temporary files, {place}, cannot be used ({why})") from None
+
+
+def _graded(session: Session, pump: Pump, settings: Settings) -> GradeReport:
+    submission = session.outcome.submission
+    if submission.untouched:
+        return _stub_report(session)
+    problem = syntax_problem(submission.source)
+    if problem is not None:
+        line, message = problem
+        where = session.diagnosis.learner_line(line)
+        session.outcome.build_failure = yours(f"syntax error: {message}", "", where)
+        return _report(session)
+    session.listen, pump.heartbeat = settings.listen, settings.heartbeat
+    started = time.perf_counter()
+    _run(session, pump, settings)
     session.seconds["total"] = time.perf_counter() - started
     return _report(session)
 
