@@ -27,8 +27,8 @@ NO_FILLS = (TMA_STORE, "cp.async.bulk.commit", "cp.async.bulk.wait", "cp.async.c
 # Where the parts of a softmax stand: a scale is a number of Python's, and arithmetic on registers has no name of its own.
 IN_THE_TEXT = {
     "scale": r"(?i)scale\w* *=|log2|sqrt\(",
-    "softmax": r"\b(Tx|T)\.(max|sum|fma|sub|mul|exp2?)\(|row_sum\[0\]|row_max\[0\]",
-    "mask": r"(?i)\bT\.(if_then_else|Select)\(|-?inf|\bmask\w*|visible|\b(last|limit|seen)\w* *=",
+    "softmax": r"\b(Tx|T)\.(max|sum|fma|sub|mul|exp2?)\(|row_sum\[0\]|row_max\[0\]|\b(alpha|shift)\b",
+    "mask": r"(?i)\bTx\.max\(|\bT\.(if_then_else|Select)\(|-?inf|\bmask\w*|visible|\bsees?\b|/ *row_sum|\bshift\b|\boffset *=",
     "heads": r"(?i)head\w* *(//|%)|head\w* *=",
     "tmem": r"(?i)tmem\w*\.(alloc|move_base)|tmem\w*\[",
 }

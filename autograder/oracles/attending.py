@@ -57,6 +57,7 @@ THRESHOLD = 8  # binary orders that a score may be above the reference maximum
 FP32_SUM, FP32, EXP2 = 2.0**-23, 2.0**-24, 2.0**-22
 FP16, FP16_SUBNORMAL = 2.0**-11, 2.0**-25  # largest relative error, largest error below 2^-14
 SECOND_ORDER = 1.01
+VANISHING = 104.0  # exp(-104) is 0 in fp32
 
 
 @oracle
@@ -157,10 +158,11 @@ class _Problem:
     def given(self, o: Array) -> Array:
         return _as_given(o, self.shape)
 
-    def divided(self, product: Array, sums: Array) -> Array:
+    def divided(self, product: Array, sums: Array, sees: Any = None) -> Array:
         """O from P V and sums; infinite or NaN where a sum is 0, but 0 for queries that see no key."""
+        sees = self.sees if sees is None else sees
         with np.errstate(all="ignore"):
-            return self.given(np.where(self.sees.any(axis=1)[:, None], product / sums, 0.0))
+            return self.given(np.where(sees.any(axis=1)[:, None], product / sums, 0.0))
 
     def exponentials(self, scores: Array, sees: Any = None) -> Array:
         """exp(score - maximum of the row); 0 where a key does not count."""
@@ -171,26 +173,36 @@ class _Problem:
         """The attention with these scores, values and mask."""
         p = self.exponentials(scores, sees)
         product = p @ (self.v if values is None else values)
-        return self.divided(product, np.maximum(p.sum(axis=-1, keepdims=True), 1e-300))
+        return self.divided(product, np.maximum(p.sum(axis=-1, keepdims=True), 1e-300), sees)
 
     def online(
-        self, *, threshold: float = 0.0, o_too: bool = True, l_too: bool = True, running: bool = True
+        self,
+        *,
+        threshold: float = 0.0,
+        o_too: bool = True,
+        l_too: bool = True,
+        running: bool = True,
+        follows: bool = False,
+        factor: float = 1.0,
     ) -> Array:
-        """Block by block, with rescales of O and of the sum, or without; `running`: the maximum is that of all blocks so far."""
+        """Block by block, with rescales of O and of the sum, or without.
+
+        running: the maximum is that of all blocks so far; follows: it takes the place of the reference maximum also where it is not
+        above the threshold and nothing is rescaled; factor: what the exponent of a rescale is multiplied by.
+        """
         scores = np.where(self.sees, self.c * self.s, -np.inf)
         rows = (*scores.shape[:-1], 1)
         m, total, o = np.full(rows, -np.inf), np.zeros(rows), np.zeros(self.q.shape)
         for start in self.starts:
             block = scores[..., start : start + BLOCK]
-            new = block.max(axis=-1, keepdims=True)
-            new = np.maximum(m, new) if running else new
-            grows = _finite(new) - np.where(np.isfinite(m), m, -np.inf) > threshold * math.log(2)
-            new = np.where(grows | ~np.isfinite(new), new, m) if running else new
-            a = np.exp(m - _finite(new))
-            p = np.exp(block - _finite(new))
+            largest = block.max(axis=-1, keepdims=True)
+            largest = np.maximum(m, largest) if running else largest
+            grows = _finite(largest) - m > threshold * math.log(2)
+            a = np.where(grows, np.exp(factor * (m - _finite(largest))), 1.0)
+            m = np.where(grows | follows, largest, m)
+            p = np.exp(block - _finite(m))
             total = (total * a if l_too else total) + p.sum(axis=-1, keepdims=True)
             o = (o * a if o_too else o) + p @ self.v[:, :, start : start + BLOCK]
-            m = new
         return self.divided(o, total)
 
 
@@ -324,12 +336,23 @@ def _blocks(this: _Problem) -> Iterator[tuple[Any, ...]]:
         )
     yield (
         "each block has a maximum of its own, and nothing brings them to a common one: the maximum does not run over the blocks",
-        this.online(o_too=False, l_too=False, running=False),
+        this.online(o_too=False, l_too=False, running=False, follows=True),
         "softmax",
     )
     yield (
-        "the maximum of each block replaces that of the blocks before, also when it is smaller",
-        this.online(running=False),
+        "the reference maximum becomes that of the block also when it is smaller, and nothing is rescaled then",
+        this.online(running=False, follows=True),
+        "softmax",
+    )
+    yield (
+        "the reference maximum follows every score, but O and the sum are rescaled only where one is above the threshold: both change"
+        " together, or not at all",
+        this.online(threshold=float(THRESHOLD), follows=True),
+        "softmax",
+    )
+    yield (
+        "the factor of the rescale lacks the scale: it is exp2 of a difference of unscaled scores",
+        this.online(factor=math.log(2) / this.c),
         "softmax",
     )
     p = this.exponentials(this.c * this.s)
@@ -377,6 +400,14 @@ def _masks(this: _Problem) -> Iterator[tuple[Any, ...]]:
                 ),
             ):
                 yield words, this.divided(p @ this.v, total + count * zeros), "mask"
+        exact = p @ this.v / total
+        for fill, what in ((0.0, "0"), (np.nan, "NaN")):
+            yield (
+                f"rows with low scores are {what}, all others are right: zeros behind the end of K, or masked scores, count in the"
+                " maximum, so that all exponentials vanish. Mask ahead of the maximum",
+                this.given(np.where(largest < -VANISHING, fill, exact)),
+                "mask",
+            )
         short = np.arange(keys) < keys - 1
         yield "one key too few: the last one is masked", this.softmax(c * s, sees=this.sees & short), "mask"
     if this.causal:

@@ -101,6 +101,7 @@ tcgen05.bad-instruction-descriptor     error     instruction descriptor with fie
 tcgen05.bad-descriptor                 error     SMEM descriptor that does not describe the operand
 tcgen05.bad-tmem-address               error     TMEM address that D may not have
 tcgen05.bad-cp                         error     tcgen05.cp with a shape or address that it does not allow
+tcgen05.operand-overlap                race      an MMA whose accumulator covers a part of its own operand A in TMEM
 wgmma.bad-descriptor                   error     SMEM descriptor that does not describe the operand of wgmma
 wgmma.no-fence                         race      wgmma without wgmma.fence after its registers were written
 tmem.leak                              error     a CTA exits without freeing its TMEM

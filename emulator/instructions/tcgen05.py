@@ -332,6 +332,15 @@ def _check_mma(t: Threads, op: mma.Mma, warp: int) -> None:
                 c.check_shared(o.low, o.high, f"tcgen05.mma operand {name}: read")
             t.cta.machine.check_tile(t, o.low, o.high, f"tcgen05.mma operand {name}: read")
         _check_tmem(t, c, op.d & 0xFFFF, p.columns, "tcgen05.mma writes its accumulator to a part")
+    if op.a_tmem is not None and mma.writes_its_a(p, op.a_tmem):
+        t.cta.machine.report(
+            "tcgen05.operand-overlap", "race",
+            f"tcgen05.mma reads its operand A from TMEM columns that its accumulator D covers, too: A begins at column"
+            f" {op.a_tmem & 0xFFFF}, D has columns {op.d & 0xFFFF} to {(op.d & 0xFFFF) + p.columns - 1}. Nothing says which part of A"
+            " is read before it is overwritten.",
+            "Give A and D columns of their own; A may lie on an accumulator that nobody needs any more, but not on this one.",
+            t,
+        )  # fmt: skip
     hb = t.cta.cluster.hb
     if hb is None:
         return

@@ -79,6 +79,14 @@ def tmem_block(address: int, columns: int, scattered: bool = False) -> Any:
     return hb.TmemBlock(column, columns)
 
 
+def writes_its_a(p: Plan, a: int) -> bool:
+    """Whether the accumulator covers a part of operand A, which is in TMEM at `a`."""
+    first, d = a & 0xFFFF, p.block
+    beside = first >= d.column + d.columns or d.column >= first + tl.a_columns(p.idesc.k, p.idesc.a_operand)
+    other_lanes = p.letter in ("C", "F") and (a >> 16 & 16) != d.lane0
+    return not (beside or other_lanes)
+
+
 @lru_cache(maxsize=4096)
 def plan(
     kind: str,

@@ -1,5 +1,6 @@
-"""Online softmax: attention of any length, K and V streamed by TMA, a conditional rescale of O."""
-
+# mutant: the causal mask is aligned at the top left
+# check: masks
+# finding: -
 import math
 
 from tvm.backend.cuda.lang import MBarrier, PipelineState, TCGen05Bar, TMABar
@@ -21,7 +22,7 @@ def build_attention(H, SQ, SKV, D, causal, threshold):
     Q_TILES = (SQ + TILE - 1) // TILE
     BLOCKS = (SKV + TILE - 1) // TILE
     TILE_BYTES = TILE * D * 2
-    OFFSET = SKV - SQ if causal else SKV  # query i sees keys 0 to i + OFFSET, as far as there are any
+    OFFSET = 0 if causal else SKV  # <- here
     SCALE_LOG2 = math.log2(math.e) / math.sqrt(D)
 
     @T.prim_func
