@@ -32,6 +32,7 @@ CHECK_KINDS = (
     "bank_conflicts",
     "functions",
     "resources",
+    "speed",
 )
 INPUT_FAMILIES = (
     "normal",
@@ -55,14 +56,16 @@ FUNCTIONS = ("swizzle_32", "swizzle_64", "swizzle_128")
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 GradeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]+$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
-Positive = Annotated[int, Field(gt=0, strict=True)]  # strict: true is no 1
-Points = Annotated[float, Field(ge=0, le=1000)]
-Amount = Annotated[int, Field(ge=0, strict=True)] | Text  # text: see autograder.amounts
-Params = dict[
-    Name, Annotated[int, Field(ge=0, strict=True)] | Text
-]  # 0 is a switch that is off, never a size
+LARGEST = 2**31 - 1  # of any whole number: kernels count in int32
+Positive = Annotated[int, Field(gt=0, le=LARGEST, strict=True)]  # strict: true is no 1
+Whole = Annotated[int, Field(ge=0, le=LARGEST, strict=True)]
+Points = Annotated[float, Field(ge=0, le=1000, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=86400, strict=True)]
+Amount = Whole | Text  # text: see autograder.amounts
+Params = dict[Name, Whole | Text]  # 0 is a switch that is off, never a size
 MEASURES = ("registers", "spill_bytes", "static_smem_bytes", "barriers")  # of nvcc, see autograder.assembly
-DTYPES = ("float16", "bfloat16", "float32")
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+DTYPES = tuple(ITEM_BYTES)
 
 
 class _Strict(BaseModel):
@@ -75,13 +78,13 @@ class Limits(_Strict):
     `gpu_seconds`: one launch on a GPU, after which the kernel counts as hung; `timing_seconds`: one measurement.
     """
 
-    start_seconds: Annotated[float, Field(gt=0)] = 120
-    build_seconds: Annotated[float, Field(gt=0)] = 20
-    run_seconds: Annotated[float, Field(gt=0)] = 60
-    gpu_seconds: Annotated[float, Field(gt=0)] = 10
-    timing_seconds: Annotated[float, Field(gt=0)] = 60
-    memory_mib: Annotated[int, Field(ge=512, strict=True)] = 4096
-    output_kib: Positive = 1024
+    start_seconds: Seconds = 120
+    build_seconds: Seconds = 20
+    run_seconds: Seconds = 60
+    gpu_seconds: Seconds = 10
+    timing_seconds: Seconds = 60
+    memory_mib: Annotated[int, Field(ge=512, le=1 << 20, strict=True)] = 4096
+    output_kib: Annotated[int, Field(gt=0, le=1 << 20, strict=True)] = 1024
 
 
 class Builder(_Strict):
@@ -121,8 +124,8 @@ class Tolerance(_Strict):
 
     kind: Literal["rounding_interval", "correctly_rounded", "analysed"]
     terms: Positive | Name = 1
-    accumulate_eps: Annotated[float, Field(ge=0, le=1e-3)] = 0
-    exp2: Annotated[float, Field(gt=0, le=1e-3)] | None = None
+    accumulate_eps: Annotated[float, Field(ge=0, le=1e-3, strict=True)] = 0
+    exp2: Annotated[float, Field(gt=0, le=1e-3, strict=True)] | None = None
 
     @model_validator(mode="after")
     def _options_match_kind(self) -> Tolerance:
@@ -181,7 +184,7 @@ class Check(_Strict):
     id: Name
     kind: Literal[
         "predictions", "layouts", "build", "correctness", "synchronization", "mechanism", "coalescing",
-        "bank_conflicts", "functions", "resources",
+        "bank_conflicts", "functions", "resources", "speed",
     ]  # fmt: skip
     stage: Name | None = None
     title: Text
@@ -190,8 +193,8 @@ class Check(_Strict):
     at_least: dict[str, Amount] = {}
     at_most: dict[str, Amount] = {}
     fixes: dict[str, Text] = {}
-    assembly: dict[str, Annotated[int, Field(ge=0, strict=True)]] | None = None
-    times_ideal: Annotated[float, Field(ge=1, le=32)] | None = None
+    assembly: dict[str, Whole] | None = None
+    times_ideal: Annotated[float, Field(ge=1, le=32, strict=True)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -303,14 +306,14 @@ class Roof(_Strict):
     """One peak rate of a GPU, for the roofline: tera floating-point operations per second."""
 
     name: Text
-    tflops: Annotated[float, Field(gt=0)]
+    tflops: Annotated[float, Field(gt=0, le=1e6, strict=True)]
 
 
 class Roofline(_Strict):
     """The roofline of a GPU: memory bandwidth in TB/s, peak rates, and where these numbers come from."""
 
     device: Text
-    memory_tb_per_s: Annotated[float, Field(gt=0)]
+    memory_tb_per_s: Annotated[float, Field(gt=0, le=1e3, strict=True)]
     roofs: Annotated[list[Roof], Field(min_length=1)]
     source: Text
 
@@ -327,10 +330,14 @@ class Function(_Strict):
 
 
 class Tiers(_Strict):
-    """Speed relative to the reference, 1 being its equal, from which a kernel counts as this fast."""
+    """Speed relative to something, 1 being its equal, from which a kernel gets all points and half of them.
 
-    full: Annotated[float, Field(gt=0, le=100)]
-    partial: Annotated[float, Field(gt=0, le=100)]
+    `source`: the public number that `full` comes from, and the margin.
+    """
+
+    full: Annotated[float, Field(gt=0, le=100, strict=True)]
+    partial: Annotated[float, Field(gt=0, le=100, strict=True)]
+    source: Text
 
     @model_validator(mode="after")
     def _partial_is_less(self) -> Tiers:
@@ -339,19 +346,53 @@ class Tiers(_Strict):
         return self
 
 
+class Goals(_Strict):
+    """Tiers on one device: speed relative to the library call, and to the roofline. The better of the two counts."""
+
+    library: Tiers | None = None
+    roofline: Tiers | None = None
+
+    @model_validator(mode="after")
+    def _at_least_one(self) -> Goals:
+        if self.library is None and self.roofline is None:
+            raise ValueError("needs library, roofline or both")
+        return self
+
+
+Device = Literal["B200", "H200", "modelled"]
+MODELLED: Device = "modelled"
+MEASURED_ON: dict[str, Device] = {
+    "sm_100a": "B200",
+    "sm_90a": "H200",
+}  # whose tiers hold on a GPU that code is compiled for
+
+
 class Timing(_Strict):
-    """What is measured on a GPU: a kernel, built for `params`, against a library call on the same inputs.
+    """What is timed: a kernel, built for `params`; on a GPU against a library call on the same inputs.
 
     `builder` names the kernel (the first one where it is left out). The names of references and oracles are those of
-    `autograder/runner/backends/torch_bench.py`.
+    `autograder/runner/backends/torch_bench.py`. `tiers` has one entry per device: B200 and H200 for measured times, modelled
+    for the time that the emulator computes for a B200. That one has no library to compare with, only the roofline: a
+    modelled time is never set against a measured one.
     """
 
     builder: Name | None = None
     params: dict[Name, Positive]
     reference: Literal["add", "copy", "double", "transpose", "matmul_nn", "matmul_nt"]
     pairs: Annotated[int, Field(ge=20, le=1000, strict=True)] = 60
-    tiers: Tiers
-    source: Text
+    tiers: dict[Device, Goals] = {}
+
+    @model_validator(mode="after")
+    def _the_model_knows_no_library(self) -> Timing:
+        modelled = self.tiers.get(MODELLED)
+        if modelled is not None and modelled.library is not None:
+            raise ValueError("tiers.modelled takes roofline only: no library runs where a time is modelled")
+        return self
+
+    def goals(self, arch: str) -> Goals:
+        """The tiers of measured times on a GPU of an architecture; none where course.yaml has none."""
+        device = MEASURED_ON.get(arch)
+        return (self.tiers.get(device) if device else None) or Goals.model_construct()
 
 
 # Inputs that a reference takes.
@@ -495,6 +536,11 @@ class Exercise(_Strict):
         }
         return options if self.tolerance.exp2 is None else {**options, "exp2": self.tolerance.exp2}
 
+    @property
+    def tensor_bytes(self) -> int:
+        """Of all tensors together."""
+        return sum(prod(t["shape"]) * ITEM_BYTES.get(t["dtype"], 4) for t in self.tensor_specs())
+
     def tensor_specs(self) -> list[dict[str, Any]]:
         """name, role, dtype and shape (numbers) of each tensor, as plain data for other processes."""
         return [
@@ -531,6 +577,7 @@ class Exercise(_Strict):
         self._stages_are_consistent()
         for timing in self.timing:
             self._timing_is_consistent(timing)
+        self._speed_is_consistent()
         predictions = self.check("predictions")
         asked = sum(q.points for q in self.questions)
         if asked != (predictions.points if predictions else 0):
@@ -568,6 +615,23 @@ class Exercise(_Strict):
                 raise ValueError(f"stage '{stage}': at least one case needs quick: true")
             if not whole and not any(c.kind == "correctness" and c.stage == stage for c in self.checks):
                 raise ValueError(f"stage '{stage}' has no check of the kind correctness")
+
+    def _speed_is_consistent(self) -> None:
+        """What the check 'speed' needs: something to time, and tiers wherever it may be timed."""
+        if self.check("speed") is None:
+            return
+        if not self.timing:
+            raise ValueError("the check 'speed' needs an entry of timing")
+        devices = ["B200", "H200"] if self.runs_on == "sm_90" else ["B200"]
+        kernels: dict[tuple[str | None, str], bool] = {}
+        for timing in self.timing:
+            missing = [device for device in devices if device not in timing.tiers]
+            if missing:
+                raise ValueError(f"timing: the check 'speed' needs tiers.{missing[0]}")
+            key = (timing.builder, str(timing.params))
+            kernels[key] = kernels.get(key, False) or MODELLED in timing.tiers
+        if not all(kernels.values()):
+            raise ValueError("timing: the check 'speed' needs tiers.modelled for each kernel and size")
 
     def _timing_is_consistent(self, timing: Timing) -> None:
         names = [kernel.builder.name for kernel in self.kernels]
@@ -625,13 +689,36 @@ class Exercise(_Strict):
             raise ValueError("tensors needs at least one with role: output")
 
 
+def too_large(kernel: Exercise, limits: Limits) -> str:
+    """Why the tensors of a kernel, narrowed to one size, are more than a grade may hold; empty where they fit."""
+    most = limits.memory_mib << 19
+    if kernel.tensor_bytes <= most:
+        return ""
+    sizes = ", ".join(f"{name} = {value}" for name, value in kernel.builder.params.items())
+    return (
+        f"the tensors of {kernel.builder.name}({sizes}) take {kernel.tensor_bytes >> 20} MiB,"
+        f" at most {most >> 20} fit (half of limits.memory_mib)"
+    )
+
+
 class Course(_Strict):
     """The whole course, in the order of course.yaml."""
 
-    version: Literal[1]
+    version: Annotated[int, Field(ge=1, le=1, strict=True)]
     title: Text
     limits: Limits = Limits()
     exercises: Annotated[list[Exercise], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _tensors_fit(self) -> Course:
+        """The emulator holds the tensors of a launch twice, beside TVM."""
+        for exercise in self.exercises:
+            timed = [exercise.timed(timing) for timing in exercise.timing]
+            for kernel in (*exercise.kernels, *timed):
+                problem = too_large(kernel, self.limits)
+                if problem:
+                    raise ValueError(f"{exercise.id}: {problem}")
+        return self
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> Course:
@@ -766,7 +853,7 @@ def _is_union_tag(part: int | str) -> bool:
 def _keys_of_model_at(location: tuple[int | str, ...]) -> list[str]:
     model: Any = Course
     for part in location:
-        if isinstance(part, int):
+        if isinstance(part, int) or part not in model.model_fields:  # the latter is a key of a mapping
             continue
         annotation = model.model_fields[part].annotation
         model = next((m for m in _models_in(annotation)), model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from autograder import __version__
 from autograder.assembly import NO_NVCC, Assembler, Assembly, find_nvcc
 from autograder.checks import CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
 from autograder.checks.synchronization import lints
-from autograder.course import Builder, Case, Exercise, Limits, Timing
+from autograder.course import MODELLED, Builder, Case, Exercise, Limits, Timing
 from autograder.diagnosis import (
     Diagnosis,
     Stopped,
@@ -34,6 +35,7 @@ from autograder.runner.confinement import level
 from autograder.runner.frames import Frame
 from autograder.runner.process import Child, ChildEnded, End, Pump
 from autograder.runner.sandbox import choose
+from autograder.speed import against_the_roof, work_left_out
 from autograder.submission import Submission, syntax_problem
 
 SEED_BITS = 40
@@ -83,8 +85,7 @@ class Session:
     seed: int
     quick: bool
     gpu: Gpu | None = None
-    measured: list[Measured] = field(default_factory=list)
-    modelled: list[ModelledTime] = field(default_factory=list)
+    lowered: int = 0  # kernels that the machine's process has been sent
     versions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     printed: str = ""
@@ -102,6 +103,10 @@ class Session:
         """Say how far the grade is to whoever listens."""
         if self.listen is not None:
             self.listen(Step(what, done, len(self.launches)))
+
+    @property
+    def measured(self) -> list[Measured]:
+        return self.outcome.measured
 
     @property
     def exercise(self) -> Exercise:
@@ -163,18 +168,27 @@ def grade(
         exercise = exercise.only_quick()
     seed = settings.seed if settings.seed is not None else _secret_seed()
     session = Session(Outcome(Diagnosis(exercise, submission, limits)), seed, settings.quick, settings.gpu)
-    with pump or Pump(sandbox) as pump:
-        if submission.untouched:
-            return _stub_report(session)
-        problem = syntax_problem(submission.source)
-        if problem is not None:
-            line, message = problem
-            where = session.diagnosis.learner_line(line)
-            session.outcome.build_failure = yours(f"syntax error: {message}", "", where)
-            return _report(session)
-        session.listen, pump.heartbeat = settings.listen, settings.heartbeat
-        started = time.perf_counter()
-        _run(session, pump, settings)
+    try:
+        with pump or Pump(sandbox) as pump:
+            return _graded(session, pump, settings)
+    except OSError as error:
+        place, why = tempfile.gettempdir(), error.strerror or error
+        raise MachineError(f"the folder for temporary files, {place}, cannot be used ({why})") from None
+
+
+def _graded(session: Session, pump: Pump, settings: Settings) -> GradeReport:
+    submission = session.outcome.submission
+    if submission.untouched:
+        return _stub_report(session)
+    problem = syntax_problem(submission.source)
+    if problem is not None:
+        line, message = problem
+        where = session.diagnosis.learner_line(line)
+        session.outcome.build_failure = yours(f"syntax error: {message}", "", where)
+        return _report(session)
+    session.listen, pump.heartbeat = settings.listen, settings.heartbeat
+    started = time.perf_counter()
+    _run(session, pump, settings)
     session.seconds["total"] = time.perf_counter() - started
     return _report(session)
 
@@ -192,7 +206,7 @@ def _run(session: Session, pump: Pump, settings: Settings) -> None:
     machine.max_tree_mib = session.limits.memory_mib
     side = _gpu_side(session, pump, settings)
     assembler = _assembler(session, pump, settings)
-    modelling = side is None and settings.measure and not session.quick
+    modelling = side is None and settings.measure
     timings = list(session.exercise.timing) if (side and side.timer) or modelling else []
     more = [session.exercise.timed(timing).builder for timing in timings]
     builder = start_builder(pump, session.diagnosis, more)
@@ -277,7 +291,7 @@ def _gpu_side(session: Session, pump: Pump, settings: Settings) -> GpuSide | Non
 def _measure(
     session: Session, pump: Pump, machine: Child, side: GpuSide, timed: list[tuple[Timing, bytes | str]]
 ) -> None:
-    """Time what is right on the GPU, after everything else has ended there. No points depend on it."""
+    """Time what is right on the GPU, after everything else has ended there."""
     assert session.gpu is not None
     started = time.perf_counter()
     names = [kernel.builder.name for kernel in session.exercise.kernels]
@@ -294,7 +308,7 @@ def _measure(
             ready.append((timing, graph))
     pump.kill(machine)
     side.end()
-    session.measured += side.measure(ready, session.seed)
+    session.measured.extend(side.measure(ready, session.seed))
     session.seconds["measure"] = time.perf_counter() - started
 
 
@@ -356,6 +370,7 @@ def lower(session: Session, pump: Pump, machine: Child, graphs: Sequence[bytes |
             continue
         pump.send(machine, _kernel_request(session, kernel), graph)
         session.sent.append(number)
+        session.lowered += 1
         limit = session.limits.run_seconds
         answer = ask(session, pump, machine, limit, "lowering the kernel", blame_time=True)
         seen = answer.header
@@ -424,8 +439,8 @@ def _run_cases(
     for run, place in expected:
         verdict = ask(session, pump, oracle, limits.start_seconds, "comparing the output")
         setattr(run, place, {k: v for k, v in verdict.header.items() if k not in ("stage", "case")})
-    if not all(run.correct for run in session.outcome.runs):
-        session.modelled.clear()  # how long a wrong kernel takes says nothing
+    if not all(run.correct for run in session.outcome.runs):  # how long a wrong kernel takes says nothing
+        session.outcome.modelled, session.outcome.untimed = [], []
     if stopped is not None:
         raise stopped
 
@@ -433,43 +448,69 @@ def _run_cases(
 def _model(
     session: Session, pump: Pump, machine: Child, kernels: Sequence[tuple[Timing, bytes | str]]
 ) -> None:
-    """The modelled time at the problem sizes of `timing`. What cannot be modelled is left out: no points depend on it."""
+    """The modelled time at the problem sizes of `timing`, or why there is none."""
     if not kernels:
         return
     session.tell("modelling its time at full size", len(session.launches))
-    started, index = time.perf_counter(), len(session.sent)
-    seen: list[Builder] = []
-    for timing, graph in kernels:
+    started, seen = time.perf_counter(), list[Builder]()
+    for timing, graph in sorted(kernels, key=lambda pair: MODELLED not in pair[0].tiers):
         kernel = session.exercise.timed(timing)
-        if (
-            isinstance(graph, str) or kernel.builder in seen
-        ):  # measured against several references, modelled once
+        if kernel.builder in seen:  # measured against several references, modelled once
             continue
         seen.append(kernel.builder)
         try:
-            pump.send(machine, _kernel_request(session, kernel), graph)
-            answer = ask(
-                session, pump, machine, session.limits.run_seconds, "lowering the kernel for its model"
-            )
-            index += 1
-            if answer.stage == "refused":
-                continue
-            request = {"stage": "model", "kernel": index - 1, "clock_ghz": None, "intervals": False}
-            pump.send(machine, request)
-            answer = ask(session, pump, machine, session.limits.run_seconds, "modelling the kernel")
-        except Stopped:
-            return
-        if answer.stage == "modelled":
-            found = answer.header["modelled"]
-            session.modelled.append(
-                ModelledTime(
-                    builder=kernel.builder.name,
-                    params=dict(kernel.builder.params),
-                    tensor_core=found["busy"].get("tensor core"),
-                    **{name: found[name] for name in _MODELLED},
-                )
-            )
+            if isinstance(graph, str):
+                raise Stopped(yours(graph))
+            _model_one(session, pump, machine, timing, kernel, graph)
+        except Stopped as stopped:
+            failure = stopped.failure
+            sizes = ", ".join(f"{name} = {value}" for name, value in kernel.builder.params.items())
+            message = f"{kernel.builder.name}({sizes}) cannot be timed: {failure.message}"
+            session.outcome.untimed.append(replace(failure, message=message))
+            if machine.end is not None:
+                break
     session.seconds["model"] = time.perf_counter() - started
+
+
+def _model_one(
+    session: Session, pump: Pump, machine: Child, timing: Timing, kernel: Exercise, graph: bytes
+) -> None:
+    """Raises Stopped where the kernel that was built for the timed size is refused, or is no kernel for that size."""
+    outcome, limit = session.outcome, session.limits.run_seconds
+    diagnosis = replace(session.diagnosis, exercise=kernel)
+    pump.send(machine, _kernel_request(session, kernel), graph)
+    answer = ask(session, pump, machine, limit, "lowering the kernel for its model", blame_time=True)
+    session.lowered += 1
+    if answer.stage == "refused":
+        raise Stopped(diagnosis.refusal(answer.header))
+    graded = [_statements(one.operations) for one in outcome.compiled]
+    if _statements(answer.header["operations"]) not in graded:
+        message = "it consists of other statements than any kernel whose output was compared"
+        fix = "build the same kernel for every size, or let one of the tested sizes take this way, too"
+        raise Stopped(yours(message, fix))
+    request = {"stage": "model", "kernel": session.lowered - 1, "clock_ghz": None, "intervals": False}
+    pump.send(machine, request)
+    answer = ask(session, pump, machine, limit, "modelling the kernel", blame_time=True)
+    if answer.stage == "refused":
+        raise Stopped(diagnosis.refusal(answer.header))
+    found = answer.header["modelled"]
+    lacking = work_left_out(kernel, found)
+    if lacking:
+        raise Stopped(yours(f"it leaves out work: {lacking}"))
+    modelled = ModelledTime(
+        builder=kernel.builder.name,
+        params=dict(kernel.builder.params),
+        tensor_core=found["busy"].get("tensor core"),
+        **{name: found[name] for name in _MODELLED},
+    )
+    outcome.modelled.append(against_the_roof(modelled, timing, kernel))
+    places = {(place["file"], place["line"]): None for place in found["waits_at"]}
+    outcome.slow_lines.append([session.diagnosis.location(file, line) for file, line in places])
+
+
+def _statements(operations: list[dict[str, Any]]) -> set[tuple[str, int, str]]:
+    """What a kernel consists of, whatever its size: its lines and their instructions."""
+    return {(op["file"], op["line"], op["instruction"]) for op in operations}
 
 
 _MODELLED = ("device", "clock_ghz", "microseconds", "bytes_dram", "flops", "bottleneck")
@@ -568,7 +609,7 @@ def _report(session: Session, next_step: str | None = None) -> GradeReport:
         judged_on=_judged_on(session, emulated),
         isolation=session.isolation,
         measured=session.measured,
-        modelled=session.modelled,
+        modelled=outcome.modelled,
         notes=[
             *_beside(session, emulated),
             *coalescing.observations(outcome),
@@ -592,7 +633,7 @@ def _judged_on(session: Session, emulated: str) -> dict[str, str]:
     if session.gpu is None:
         return {}
     checks = session.exercise.checks
-    on_gpu = {check.id: session.gpu.name for check in checks if check.kind == "correctness"}
+    on_gpu = {check.id: session.gpu.name for check in checks if check.kind in ("correctness", "speed")}
     return on_gpu | {check.id: emulated for check in checks if check.kind in _EMULATORS_CHECKS}
 
 

@@ -46,12 +46,14 @@ def remember(root: Path, report: GradeReport, submission: Submission) -> str:
 
     if report.exit_code == EXIT_MACHINE:
         return ""
-    state = progress.load(root)
     failing = [check.id for check in report.checks if check.points < check.max_points]
-    state.record(report.exercise, report.points, report.max_points, report.full_marks)
-    entry = state.reached[report.exercise]
-    entry.failing, entry.todo = failing, todos(report, submission.source)
-    if not progress.save(root, state):
+    with progress.locked(root):
+        state = progress.load(root)
+        state.record(report.exercise, report.points, report.max_points, report.full_marks)
+        entry = state.reached[report.exercise]
+        entry.failing, entry.todo = failing, todos(report, submission.source)
+        saved = progress.save(root, state)
+    if not saved:
         return f"note: {root / progress.FOLDER} is not writable, so this grade is not remembered"
     checkpoints.keep(root, report, submission.source, submission.answers)
     return ""

@@ -7,6 +7,9 @@ Losing this file loses nothing that matters, so every problem with it is silent 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +71,23 @@ def load(root: Path) -> Progress:
         if isinstance(level, int) and not isinstance(level, bool) and 0 <= level < 100:
             progress.hints[exercise] = level
     return progress
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Alone with the file, so that two grades at once both count; where there are no locks, the last one does."""
+    descriptor = None
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        (root / FOLDER).mkdir(exist_ok=True)
+        descriptor = os.open(root / FOLDER / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def save(root: Path, progress: Progress) -> bool:

@@ -1,4 +1,4 @@
-"""Raw samples of a measurement -> how fast the kernel is, how sure that is, or why nothing can be said.
+"""How fast a kernel is: raw samples of a measurement, or a modelled time, against the tiers of course.yaml.
 
 Runs where no kernel ran. Times are in microseconds, `ratio` is the kernel's speed relative to the reference's (1: equal,
 0.5: takes twice as long).
@@ -6,13 +6,15 @@ Runs where no kernel ran. Times are in microseconds, `ratio` is the kernel's spe
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from autograder.course import Timing
-from autograder.report.model import Fault, Measured, Tier
+from autograder.course import ITEM_BYTES, MEASURED_ON, MODELLED, Exercise, Goals, Tiers, Timing
+from autograder.report.model import Fault, Goal, Measured, ModelledTime, Tier, best_tier
+from autograder.roofline import PEAKS, Roof, roof
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -31,15 +33,57 @@ THROTTLING = {
 Times = npt.NDArray[np.float64]
 
 
-def interval(kernel: Times, reference: Times, seed: int = 0) -> tuple[float, float]:
+def interval(kernel: Times, reference: Times | None = None, seed: int = 0) -> tuple[float, float]:
     """Percentile bootstrap of median(reference) / median(kernel); pairs are drawn together, because they share the
-    state of the machine."""
+    state of the machine. Without a reference, of 1 / median(kernel)."""
     random = np.random.default_rng(seed)
     picks = random.integers(0, len(kernel), (RESAMPLES, len(kernel)))
-    ratios = np.median(reference[picks], axis=1) / np.median(kernel[picks], axis=1)
+    other = 1.0 if reference is None else np.median(reference[picks], axis=1)
+    ratios = other / np.median(kernel[picks], axis=1)
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(ratios, [tail, 100 - tail])
     return float(low), float(high)
+
+
+def goal(to: Any, tiers: Tiers, ratio: float, sure: tuple[float, float] | None = None) -> Goal:
+    """How a ratio stands to its tiers; a boundary that lies inside of the interval counts as reached."""
+    most = sure[1] if sure else ratio
+    tier: Tier = "full" if most >= tiers.full else "partial" if most >= tiers.partial else "none"
+    return Goal(to=to, ratio=ratio, interval=sure, full=tiers.full, partial=tiers.partial, tier=tier)
+
+
+def against_the_roof(found: ModelledTime, timing: Timing, kernel: Exercise) -> ModelledTime:
+    """A modelled time with its roof and, where course.yaml has some, its tiers."""
+    bound = roof(kernel, "sm_100a", found.clock_ghz)
+    goals = timing.tiers.get(MODELLED)
+    tiers = goals.roofline if goals else None
+    reached = [goal("roofline", tiers, bound.microseconds / found.microseconds)] if tiers else []
+    update = {"roof_us": bound.microseconds, "goals": reached, "tier": best_tier(reached)}
+    return found.model_copy(update=update)
+
+
+ALL_WORK = 0.99  # the model counts on representative clusters
+
+
+def work_left_out(kernel: Exercise, modelled: dict[str, Any]) -> str:
+    """What a kernel that was built for the timed size does less than it has to; empty where nothing is missing.
+
+    Its output is not computed, so the executed instructions are counted: the FLOP of its MMAs, the bytes that it loads and stores.
+    """
+    needed = roof(kernel, "sm_100a")
+    stored = sum(_nbytes(t) for t in kernel.tensor_specs() if t["role"] == "output")
+    for what, seen, wanted in (
+        ("FLOP by MMAs", modelled["flops"], needed.flop if modelled["flops"] else 0),
+        ("bytes loaded", modelled["bytes_loaded"], needed.nbytes - stored),
+        ("bytes stored", modelled["bytes_stored"], stored),
+    ):
+        if seen < ALL_WORK * wanted:
+            return f"{seen} of {wanted} {what}"
+    return ""
+
+
+def _nbytes(tensor: dict[str, Any]) -> int:
+    return int(prod(tensor["shape"])) * ITEM_BYTES[tensor["dtype"]]
 
 
 def floor_us(facts: dict[str, Any]) -> float | None:
@@ -54,50 +98,77 @@ def floor_us(facts: dict[str, Any]) -> float | None:
     return float((facts["input_bytes"] + written) / peak * 1e6)
 
 
-def judge(samples: dict[str, Any], timing: Timing, builder: str, seed: int = 0) -> Measured:
-    """The verdict on one measurement.
+def judge(samples: dict[str, Any], timing: Timing, kernel: Exercise, arch: str, seed: int = 0) -> Measured:
+    """The verdict on one measurement of `kernel` (narrowed to what is timed) on a GPU of an architecture.
 
-    fast: surely at least `tiers.full` of the reference's speed; slow: surely less; inconclusive: the interval holds it.
-    error: the samples say nothing, with whose fault that is.
+    fast: surely as fast as `full` of one of the yardsticks asks for; slow: surely slower than all of them; inconclusive: the
+    interval holds `full`. error: the samples say nothing, with whose fault that is.
     """
-    kernel, reference = (np.array(samples[name], np.float64) for name in ("kernel", "reference"))
+    times, reference = (np.array(samples[name], np.float64) for name in ("kernel", "reference"))
     facts = samples["facts"]
+    clocks = _clocks(samples["clocks"])
+    bound = _roof(kernel, arch, clocks, facts)
     head: dict[str, Any] = {
-        "builder": builder,
+        "builder": kernel.builder.name,
         "params": dict(timing.params),
         "reference": timing.reference,
         "device": str(facts["device"]),
-        "pairs": len(kernel),
-        "wanted": timing.tiers.full,
+        "pairs": len(times),
         "bytes_moved": int(facts["input_bytes"] + facts["output_bytes"]),
+        "flop": bound.flop if bound else 0,
+        "roof_us": bound.microseconds if bound else None,
         "floor_us": floor_us(facts),
-        "clocks": _clocks(samples["clocks"]),
+        "clocks": clocks,
     }
     for call, wrong in samples["wrong"].items():
         message = f"the output of timed call {call} is wrong ({wrong}); a time of a wrong kernel says nothing"
         return Measured(**head, verdict="error", fault=Fault.YOUR_CODE, message=message)
-    if len(kernel) > 0:
-        low, high = interval(kernel, reference, seed)
-        head |= {"kernel_us": float(np.median(kernel)), "reference_us": float(np.median(reference))}
+    if len(times) > 0:
+        low, high = interval(times, reference, seed)
+        head |= {"kernel_us": float(np.median(times)), "reference_us": float(np.median(reference))}
         ratio = head["reference_us"] / head["kernel_us"]
         head |= {"ratio": ratio, "interval": (low, high), "repeatability": (high - low) / 2 / ratio}
-    trouble = _trouble(samples, kernel)
+    trouble = _trouble(samples, times)
     if trouble:
         return Measured(**head, verdict="error", fault=Fault.MACHINE, message=trouble)
-    fastest, floor = float(min(kernel.min(), reference.min())), head["floor_us"]
+    fastest, floor = float(min(times.min(), reference.min())), head["floor_us"]
     if floor is not None and fastest < floor:
         message = f"a call of {fastest:.1f} µs is faster than its bytes allow ({floor:.1f} µs): the measurement is wrong"
         return Measured(**head, verdict="error", fault=Fault.GRADER, message=message)
-    tier: Tier = "full" if low >= timing.tiers.full else "partial" if low >= timing.tiers.partial else "none"
-    if low >= timing.tiers.full:
-        return Measured(**head, verdict="fast", tier=tier)
-    return Measured(**head, verdict="slow" if high < timing.tiers.full else "inconclusive", tier=tier)
+    goals = _goals(timing.goals(arch), head, times, seed)
+    if not goals:
+        message = f"course.yaml has no tiers for {MEASURED_ON.get(arch, arch)}"
+        return Measured(**head, verdict="inconclusive", message=message)
+    sure = any((g.interval or (g.ratio, 0))[0] >= g.full for g in goals)
+    verdict: Any = "fast" if sure else "inconclusive" if any(g.tier == "full" for g in goals) else "slow"
+    return Measured(**head, verdict=verdict, goals=goals, tier=best_tier(goals))
+
+
+def _roof(kernel: Exercise, arch: str, clocks: dict[str, list[int]], facts: dict[str, Any]) -> Roof | None:
+    """The roof at the highest SM clock that was logged, and at the bandwidth that the driver tells."""
+    if arch not in PEAKS:
+        return None
+    mhz = max(clocks.get("sm_mhz", [0]))
+    return roof(kernel, arch, mhz / 1e3 if mhz else None, facts.get("peak_bytes_per_s"))
+
+
+def _goals(tiers: Goals, head: dict[str, Any], times: Times, seed: int) -> list[Goal]:
+    found = []
+    if tiers.library:
+        found.append(goal("library", tiers.library, head["ratio"], head["interval"]))
+    if tiers.roofline and head["roof_us"]:
+        low, high = (head["roof_us"] * x for x in interval(times, seed=seed))
+        found.append(goal("roofline", tiers.roofline, head["roof_us"] / head["kernel_us"], (low, high)))
+    return found
 
 
 def _trouble(samples: dict[str, Any], kernel: Times) -> str:
     """Why these samples say nothing about the kernel: what the machine did meanwhile."""
     if samples.get("neighbours"):
         return f"{samples['neighbours']} other process(es) use this GPU; measure when it is free"
+    together = [entry["processes"] for entry in samples["clocks"] if entry.get("processes")]
+    if together and np.median(together) > 1:  # one of them is the measurement itself
+        return f"{int(np.median(together)) - 1} other process(es) used this GPU while measuring; measure when it is free"
     if len(kernel) < FEWEST_PAIRS:
         return (
             f"only {len(kernel)} pairs were measured in the time allowed, at least {FEWEST_PAIRS} are needed"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.checks import Outcome
-from autograder.course import Builder, Exercise, Limits
+from autograder.course import Builder, Exercise, Limits, too_large
 from autograder.diagnosis import Diagnosis, Stopped
 from autograder.errors import UsageError, did_you_mean
 from autograder.grade import Session, ask, lower
@@ -97,6 +97,9 @@ def timeline(
     Raises:
         UsageError: the kernel does not build, lower or run; the message is the diagnosis, in one line.
     """
+    large = too_large(exercise, limits)
+    if large:
+        raise UsageError(f"{exercise.id}: {large}")
     problem = syntax_problem(submission.source)
     if problem is not None:
         raise UsageError(f"{submission.name}: syntax error in line {problem[0]}: {problem[1]}")

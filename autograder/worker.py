@@ -35,7 +35,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         gpu = choose("auto", exercise, find_gpu())
         cache = root / FOLDER / "assembly"
         settings = Settings(
-            seed=request["seed"], quick=request["quick"], gpu=gpu, measure=False, cache=cache, hidden=(root,)
+            seed=request["seed"], quick=request["quick"], gpu=gpu, cache=cache, hidden=(root,)
         )
         return {"report": grade(exercise, submission, course.limits, settings).model_dump(mode="json")}
     except AutogradeError as error:

@@ -16,7 +16,7 @@ from autograder.amounts import evaluate
 from autograder.assembly import Assembly
 from autograder.course import Check, Exercise
 from autograder.diagnosis import Diagnosis, Failure
-from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
+from autograder.report.model import CheckResult, Evidence, Fault, Location, Measured, ModelledTime, Verdict
 from autograder.runner.build import Table
 from autograder.submission import Submission, split_lines
 from emulator.counters import OBSERVABLES
@@ -95,6 +95,8 @@ class Outcome:
     was not built, and its entry is empty. `resources` is the most that any of them occupies;
     `planned` is the number of launches that there should be, `tables` holds what the functions returned.
     `layouts` is what the builder's process sent about each call of each layout; empty if it did not come that far.
+    `measured` or `modelled` holds times, `slow_lines` for each modelled one the lines where the warps wait that hold it up,
+    and `untimed` why a kernel has no modelled time.
     """
 
     diagnosis: Diagnosis
@@ -108,6 +110,10 @@ class Outcome:
     layouts: list[dict[str, Any]] = field(default_factory=list)
     runs: list[CaseRun] = field(default_factory=list)
     tables: dict[str, Table] = field(default_factory=dict)
+    measured: list[Measured] = field(default_factory=list)
+    modelled: list[ModelledTime] = field(default_factory=list)
+    slow_lines: list[list[Location]] = field(default_factory=list)
+    untimed: list[Failure] = field(default_factory=list)
 
     @property
     def exercise(self) -> Exercise:
@@ -274,6 +280,7 @@ def run_checks(outcome: Outcome) -> list[CheckResult]:
         mechanism,
         predictions,
         resources,
+        speed,
         synchronization,
     )
 

@@ -146,12 +146,42 @@ class Isolation(_Model):
 Tier = Literal["full", "partial", "none"]
 
 
+class Goal(_Model):
+    """How a time stands to one yardstick, `to`: PyTorch's call (library) or the physical roof (roofline).
+
+    `ratio` is the kernel's speed relative to it, `interval` the 95 % bootstrap interval of a measured ratio. `full` and `partial`
+    are the tiers of course.yaml; `tier` is the one that counts, in doubt for the learner: an interval that holds
+    a boundary reaches it.
+    """
+
+    to: Literal["library", "roofline"]
+    ratio: float
+    interval: tuple[float, float] | None = None
+    full: float
+    partial: float
+    tier: Tier
+
+    def sentence(self) -> str:
+        low, high = self.interval or (self.ratio, self.ratio)
+        sure = f" ({100 * low:.1f} to {100 * high:.1f})" if self.interval else ""
+        what = "PyTorch's speed" if self.to == "library" else "the roofline"
+        wanted = f"all points from {100 * self.full:g} %, half from {100 * self.partial:g} %"
+        return f"{100 * self.ratio:.1f} %{sure} of {what}, {wanted}"
+
+
+def best_tier(goals: list[Goal]) -> Tier:
+    """The better one of several yardsticks counts."""
+    reached = {goal.tier for goal in goals}
+    return "full" if "full" in reached else "partial" if "partial" in reached else "none"
+
+
 class Measured(_Model):
     """A kernel's speed on a GPU against a library call, in microseconds; never a modelled time.
 
-    `ratio` is the kernel's speed relative to the reference's, `interval` its 95 % bootstrap interval, `wanted` the tier for
-    the verdict `fast`, `repeatability` half of the interval relative to the ratio, `floor_us` the least time that the
-    bytes need at the peak bandwidth, `clocks` the lowest and highest of each value while measuring.
+    `ratio` is the kernel's speed relative to the reference's, `interval` its 95 % bootstrap interval, `repeatability` half of
+    the interval relative to the ratio, `goals` how that stands to the tiers of course.yaml, `roof_us` the physical roof at
+    the clock that was seen, `floor_us` the least time that the bytes need at the peak bandwidth when L2 may keep some of the output,
+    `clocks` the lowest and highest of each value while measuring.
     """
 
     builder: str
@@ -160,14 +190,16 @@ class Measured(_Model):
     device: str
     verdict: Literal["fast", "slow", "inconclusive", "error"]
     tier: Tier = "none"
-    wanted: float
+    goals: list[Goal] = []
     pairs: int
     bytes_moved: int
+    flop: int = 0
     kernel_us: float | None = None
     reference_us: float | None = None
     ratio: float | None = None
     interval: tuple[float, float] | None = None
     repeatability: float | None = None
+    roof_us: float | None = None
     floor_us: float | None = None
     clocks: dict[str, list[int]] = {}
     fault: Fault | None = None
@@ -182,17 +214,21 @@ class Measured(_Model):
         ):
             return f"{what}: no verdict, {self.message}"
         low, high = self.interval
+        speed = f"{self.bytes_moved / self.kernel_us / 1e6:.2f} TB/s"
+        if self.flop > 100 * self.bytes_moved:
+            speed = f"{self.flop / self.kernel_us / 1e6:.0f} TFLOPS"
         return (
-            f"{what} takes {self.kernel_us:.1f} µs ({self.bytes_moved / self.kernel_us / 1e6:.2f} TB/s),"
+            f"{what} takes {self.kernel_us:.1f} µs ({speed}),"
             f" PyTorch's {self.reference} {self.reference_us:.1f} µs: {100 * self.ratio:.1f} % of its speed"
-            f" (95 % interval {100 * low:.1f} to {100 * high:.1f}, {100 * self.wanted:g} wanted): {self.verdict}"
+            f" (95 % interval {100 * low:.1f} to {100 * high:.1f}): {self.verdict}"
         )
 
 
 class ModelledTime(_Model):
-    """What the timing model says of a kernel at a problem size (docs/timing_model.md). No points depend on it.
+    """What the timing model says of a kernel at a problem size (docs/timing_model.md); never a measured time.
 
-    `tensor_core` is the share of the time that the tensor core works, None for a kernel without MMAs.
+    `tensor_core` is the share of the time that the tensor core works, None for a kernel without MMAs; `roof_us` the physical
+    roof at the same clock, `goals` how the time stands to it, and the tiers of course.yaml.
     """
 
     builder: str
@@ -204,6 +240,9 @@ class ModelledTime(_Model):
     flops: int
     tensor_core: float | None = None
     bottleneck: str
+    tier: Tier = "none"
+    goals: list[Goal] = []
+    roof_us: float | None = None
 
     def sentence(self) -> str:
         """One line for a reader: how long, how fast, and what holds it up."""

@@ -61,7 +61,7 @@ def show(report: GradeReport, console: Console, plain: bool = False) -> None:
     for check in report.checks:
         _details(check, page)
     if report.speed:
-        page.heading("speed, which costs no points")
+        page.heading("speed")
         for sentence in report.speed:
             page.line(sentence, indent=4, hang=2)
     if report.notes:

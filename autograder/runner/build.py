@@ -139,7 +139,7 @@ def receive_prim_funcs(
 
 
 def receive_more(pump: Pump, builder: Child, diagnosis: Diagnosis, count: int) -> list[bytes | str]:
-    """The PrimFuncs that no points depend on, or in words why one is missing. The builder is dead afterwards."""
+    """The PrimFuncs for the timed sizes, or in words why one is missing. The builder is dead afterwards."""
     deadline = time.monotonic() + diagnosis.limits.build_seconds
     try:
         return [_one_more(pump, builder, diagnosis, deadline) for _ in range(count)]

@@ -177,25 +177,38 @@ def _model(
     except ValueError as error:
         _answer(out, {"stage": "refused", "kind": "launch", "message": str(error), "location": None})
         return
-    fields = {f.name: getattr(found, f.name) for f in dataclasses.fields(found) if f.name != "intervals"}
+    apart = ("intervals", "arrows", "waits_at")
+    fields = {f.name: getattr(found, f.name) for f in dataclasses.fields(found) if f.name not in apart}
     lanes = list(dict.fromkeys(i.lane for i in found.intervals))
     lanes.sort(key=lambda lane: (lane[0] == "warp", *map(str, lane[1:-1]), f"{lane[-1]:>20}"))
     number = {lane: n for n, lane in enumerate(lanes)}
     kept = sorted(found.intervals, key=lambda i: i.start)[:MAX_INTERVALS]
     places = next(iter(kernel.programs.values())).sites
     sites = {i.site for i in kept if i.site >= 0 and places[i.site][0] is not None}
+    end = kept[-1].start if len(kept) == MAX_INTERVALS else math.inf
     picture = {
         "lanes": [_lane(lane) for lane in lanes],
         "intervals": [
             [number[i.lane], round(i.start, 1), round(i.end, 1), i.kind, i.site, i.what] for i in kept
         ],
-        "sites": {site: {"file": places[site][0].file, "line": places[site][0].line} for site in sites},
+        "arrows": [
+            [number[a.source], round(a.start, 1), number[a.target], round(a.end, 1), a.what]
+            for a in found.arrows
+            if a.source in number and a.target in number and a.source != a.target and a.end <= end
+        ],
+        "sites": {site: _place(places[site][0]) for site in sites},
     }
-    header = {"stage": "modelled", "modelled": {**_plain(fields), "tflops": found.tflops}}
+    waits_at = [_place(places[site][0]) for site in found.waits_at if places[site][0] is not None]
+    modelled = {**_plain(fields), "tflops": found.tflops, "waits_at": waits_at}
+    header = {"stage": "modelled", "modelled": modelled}
     _answer(out, header, json.dumps(picture).encode())
 
 
 MAX_INTERVALS = 100_000
+
+
+def _place(location: Any) -> dict[str, Any]:
+    return {"file": location.file, "line": location.line}
 
 
 def _lane(lane: tuple[Any, ...]) -> str:

@@ -97,6 +97,10 @@ class Child:
     end: End | None = None
     detail: str = ""
 
+    def killed_from_outside(self, kills: int | None) -> bool:
+        """Whether SIGKILL may have come from the machine: the submission cannot send it, or memory ran out since the start."""
+        return self.isolation.get("system calls", False) or kills is None or kills != self.kills_before
+
     @property
     def status(self) -> int | None:
         """Exit status, or minus the number of the signal that ended it; bubblewrap reports that as 128 plus the number."""
@@ -257,9 +261,7 @@ class Pump:
                 self.kill(child)
                 status = child.status if child.end is End.EXITED else None
                 kills = out_of_memory_kills()
-                raise ChildEnded(
-                    child.end, status, child.detail, kills is None or kills != child.kills_before
-                )
+                raise ChildEnded(child.end, status, child.detail, child.killed_from_outside(kills))
             self._step(max(0.0, deadline - time.monotonic()))
             if self.heartbeat is not None:
                 self.heartbeat()

@@ -10,12 +10,16 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 import sys
 
 # name: (number on x86_64, number on aarch64); None where the architecture has no such call.
 # Linux, arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
+    # other programs
+    "execve": (59, 221),
+    "execveat": (322, 281),
     # more processes; `clone` is allowed for threads, see below
     "fork": (57, None),
     "vfork": (58, None),
@@ -93,7 +97,13 @@ _NEW_NAMESPACE = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, 
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # classic BPF
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _ARGUMENT_0 = 0, 4, 16  # offsets in struct seccomp_data
+_NUMBER, _ARCHITECTURE, _ARGUMENT_0, _ARGUMENT_1, _ARGUMENT_2 = (
+    0,
+    4,
+    16,
+    24,
+    32,
+)  # offsets in struct seccomp_data
 _X32 = 0x40000000
 _SET_FILTER, _ALL_THREADS = 1, 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -122,7 +132,8 @@ def confine_system_calls() -> bool:
 
 
 def _program(column: int, architecture: int, own: int) -> bytes:
-    """The filter. Signals go to the process itself and its group only; new namespaces and the x32 calls are missing."""
+    """The filter. Signals go to the process itself only, and SIGKILL to nobody: it tells that
+    the machine ran out of memory. New namespaces and the x32 calls are missing."""
     refuse = _ERRNO | errno.EPERM
     missing = _ERRNO | errno.ENOSYS  # libc then uses clone, whose flags can be looked at
     lines = [
@@ -142,12 +153,13 @@ def _program(column: int, architecture: int, own: int) -> bytes:
     ]
     # After `clone` with ordinary flags the accumulator holds these: load the number again.
     lines += [(_LOAD, 0, 0, _NUMBER)]
-    for numbers in (_KILL, _TGKILL):
+    for numbers, signal_argument in ((_KILL, _ARGUMENT_1), (_TGKILL, _ARGUMENT_2)):
         lines += [
-            (_EQUAL, 0, 5, numbers[column]),
+            (_EQUAL, 0, 6, numbers[column]),
             (_LOAD, 0, 0, _ARGUMENT_0),
-            (_EQUAL, 2, 0, own),
-            (_EQUAL, 1, 0, 0),
+            (_EQUAL, 0, 2, own),
+            (_LOAD, 0, 0, signal_argument),
+            (_EQUAL, 0, 1, int(signal.SIGKILL)),
             (_RETURN, 0, 0, refuse),
             (_RETURN, 0, 0, _ALLOW),
         ]

@@ -83,6 +83,8 @@ def sample(kernel: Kernel, tensors: Sequence[Any]) -> Grid:
 
     if not trace(0).size:
         raise ValueError("the kernel did nothing that could be timed")
+    if len({trace(i).size for i in _places(clusters)}) == 1:
+        return Grid([trace(0)], np.ones((clusters, 1)))
     work = _probed_work(kernel, tensors, trace(0), clusters)
     if work is None:
         work = _bisected_work(trace, clusters)
@@ -109,7 +111,7 @@ def _bisected_work(trace: Callable[[int], ClusterTrace], clusters: int) -> np.nd
 
     Work may go up and down along the grid, so the search begins with the ends and a few irregular places.
     """
-    places = {0, clusters - 1, *(int(clusters * (k * GOLDEN % 1)) for k in range(1, PLACES))}
+    places = _places(clusters)
     seen = {i: trace(i).size for i in places}
     todo = list(itertools.pairwise(sorted(places)))
     while todo and len(seen) < BISECTIONS:
@@ -121,6 +123,11 @@ def _bisected_work(trace: Callable[[int], ClusterTrace], clusters: int) -> np.nd
         todo += [(first, middle), (middle, last)]
     indices = sorted(seen)
     return np.interp(np.arange(clusters), indices, [seen[i] for i in indices])
+
+
+def _places(clusters: int) -> set[int]:
+    """Both ends of the grid and a few irregular places: where all of these do the same, all clusters are taken to do so."""
+    return {0, clusters - 1, *(int(clusters * (k * GOLDEN % 1)) for k in range(1, PLACES))}
 
 
 def _between(trace: Callable[[int], ClusterTrace], work: np.ndarray) -> Grid:

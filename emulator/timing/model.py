@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from emulator.host import HostTensorMap
+from emulator.timing.bottleneck import explain
 from emulator.timing.classes import Class, Grid, sample
 from emulator.timing.parameters import Parameters, load
 from emulator.timing.record import ClusterTrace
-from emulator.timing.simulate import Interval, Memory, Node, Simulated
+from emulator.timing.simulate import Arrow, Interval, Memory, Node, Simulated
 
 if TYPE_CHECKING:
     from emulator.kernel import Kernel
@@ -32,8 +32,8 @@ class Modelled:
         flops: of all tensor-core instructions. bytes_loaded, bytes_stored: requested, whole grid; bytes_dram: least traffic.
         busy: share of the time that each engine of the first SM works.
         stalls: (role, what its warps wait for, share of the time that they are there), worst first.
-        bottleneck: one sentence.
-        intervals: for the picture, in cycles.
+        bottleneck: one sentence. waits_at: statements at which the warps wait that it is about.
+        intervals, arrows: for the picture, in cycles.
     """
 
     microseconds: float
@@ -49,7 +49,9 @@ class Modelled:
     busy: dict[str, float]
     stalls: tuple[tuple[str, str, float], ...]
     bottleneck: str
+    waits_at: tuple[int, ...] = ()
     intervals: tuple[Interval, ...] = ()
+    arrows: tuple[Arrow, ...] = ()
 
     @property
     def tflops(self) -> float:
@@ -109,10 +111,10 @@ def _time(
     microseconds = cycles / p.clock_ghz / 1e3 + p.launch_us
     flops = round(sum(n * _flops(t) for t, n in classes))
     busy = {name: spent / simulated.cycles for name, spent in simulated.busy[0].items()}
-    stalls = _shares(simulated)
+    why = explain(p, simulated, longest, dram, microseconds, resources)
     return Modelled(
-        microseconds, cycles, p.clock_ghz, p.device, mine, resident, flops, loaded, stored, dram, busy, stalls,
-        _bottleneck(busy, stalls, dram, microseconds, p, longest), tuple(simulated.intervals),
+        microseconds, cycles, p.clock_ghz, p.device, mine, resident, flops, loaded, stored, dram, busy, why.stalls,
+        why.sentence, why.statements, tuple(simulated.intervals), tuple(simulated.arrows),
     )  # fmt: skip
 
 
@@ -191,65 +193,3 @@ def _footprint(classes: list[Class], inputs: int) -> int:
 def _flops(trace: ClusterTrace) -> int:
     """Of all MMAs, counted as for 16-bit elements (K = 16)."""
     return sum(2 * e[3] * e[4] * 16 for s in trace.strands for e in s.events if e[0] == "mma")
-
-
-def _shares(simulated: Simulated) -> tuple[tuple[str, str, float], ...]:
-    together: dict[tuple[str, str], float] = {}
-    for (role, what), cycles in simulated.stalls.items():
-        if simulated.lifetimes.get(role):
-            key = (role, _base(what))
-            together[key] = together.get(key, 0.0) + cycles / simulated.lifetimes[role]
-    rows = [(role, what, share) for (role, what), share in together.items()]
-    return tuple(sorted(rows, key=lambda r: -r[2]))
-
-
-def _base(name: str) -> str:
-    """``full[]`` for ``full[3]``: the barriers of a ring count as one."""
-    return re.sub(r"\[[\d, ]+\]$", "[]", name)
-
-
-def _bottleneck(
-    busy: dict[str, float], stalls: Any, dram: int, microseconds: float, p: Parameters, trace: ClusterTrace
-) -> str:
-    """What holds the kernel back, and what would help."""
-    core = busy.get("tensor core", 0.0)
-    roof = dram / (p.dram_tb_per_s * 1e6) / microseconds
-    if core >= 0.85:
-        return f"The tensor core works {100 * core:.0f} % of the time: what is left is the start, the end and whole waves of tiles."
-    if roof >= 0.8:
-        return f"DRAM moves bytes {100 * roof:.0f} % of the time: only fewer bytes would make it faster."
-    feeding = [(what, share) for role, what, share in stalls if role == "MMA"]
-    if core and feeding:
-        what, share = feeding[0]
-        works = f"The tensor core works {100 * core:.0f} % of the time; the warp that feeds it waits {100 * share:.0f} % of its time for {what}"
-        return f"{works}{_remedy(what, trace)}."
-    if stalls:
-        role, what, share = stalls[0]
-        warps = "Warps" if role == "other" else f"The {role} warps"
-        return f"{warps} wait {100 * share:.0f} % of their time for {what}{_remedy(what, trace)}."
-    return "Nothing waits: issuing instructions takes the time."
-
-
-def _remedy(what: str, trace: ClusterTrace) -> str:
-    """What ends the wait for a barrier, and how to wait less for that."""
-    if what == "global memory":
-        return ", since threads copy the tiles: let TMA load them, ahead of their use"
-    if what == "bulk stores":
-        return ": let the stores of one chunk go on while the next is made"
-    bars = {bar for bar, name in trace.names.items() if _base(name) == what}
-    kinds = set()
-    for s in trace.strands:
-        for e in s.events:
-            if e[0] == "load" and any(bar in bars for bar, _ in e[4]):
-                kinds.add("load")
-            elif e[0] == "commit" and bars.intersection(e[2]):
-                kinds.add("commit")
-            elif e[0] == "arrive" and e[2] in bars and e[3]:
-                kinds.add("arrive")
-    if "load" in kinds:
-        return ", which TMA completes: load further ahead, into more stages"
-    if "commit" in kinds:
-        return ", which the tensor core completes: give it the next MMAs before these are done"
-    if "arrive" in kinds:
-        return ", which other warps complete: let them arrive earlier, or give them less to do per phase"
-    return ""

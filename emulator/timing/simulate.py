@@ -7,15 +7,25 @@ share of L2 and DRAM bandwidth; other nodes are taken to do the same at the same
 from __future__ import annotations
 
 import heapq
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from emulator.timing.parameters import Parameters
 from emulator.timing.record import Barrier, ClusterTrace, Event, StrandTrace
 
 Work = Callable[[float], None]
+Lane = tuple[Any, ...]
+TMA_LOAD = "TMA load"
+
+
+@lru_cache(maxsize=4096)
+def base(name: str) -> str:
+    """``full[]`` for ``full[3]``: the barriers of a ring count as one."""
+    return re.sub(r"\[[\d, ]+\]$", "[]", name)
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,17 @@ class Interval:
     kind: str
     site: int
     what: str = ""
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """Who ended a wait: the lane whose signal, at ``start``, completed the phase that ``target`` goes on with at ``end``."""
+
+    source: Lane
+    start: float
+    target: Lane
+    end: float
+    what: str
 
 
 @dataclass
@@ -68,6 +89,7 @@ class _Sm:
     dram: float = 0.0
     tmem: float = 0.0
     smem: float = 0.0
+    from_l2: float = 0.0  # busy cycles of load_path
     busy: dict[str, float] = field(default_factory=dict)
 
 
@@ -123,6 +145,9 @@ class _Strand:
     stores: list[tuple[float, float]] = field(default_factory=list)  # of the open group: read, written
     groups: list[tuple[float, float]] = field(default_factory=list)
     cluster_generation: int = 0
+    ring: tuple[str, int] | None = (
+        None  # of the mbarrier that TMA has just completed: base name, stages being loaded
+    )
 
 
 @dataclass
@@ -130,6 +155,9 @@ class Simulated:
     """Cycles of the node, its intervals (if asked for), busy cycles per engine of each SM.
 
     ``stalls``: cycles that warps of a role waited for something; ``lifetimes``: cycles that they were there at all.
+    ``places``: of each of these stalls, cycles by statement. ``ahead``: of each wait for an mbarrier of a ring, by its base name:
+    (cycles x stages of the ring that were being loaded when it ended, cycles). ``from_l2``: cycles that the way from L2 into the first SM
+    was busy. ``arrows``: as asked for, like the intervals.
     """
 
     cycles: float
@@ -138,6 +166,10 @@ class Simulated:
     stalls: dict[tuple[str, str], float]
     lifetimes: dict[str, float]
     unfinished: int = 0
+    places: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
+    ahead: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    from_l2: float = 0.0
+    arrows: list[Arrow] = field(default_factory=list)
 
 
 class Node:
@@ -151,6 +183,9 @@ class Node:
         self.intervals: list[Interval] = []
         self.stalls: dict[tuple[str, str], float] = {}
         self.lifetimes: dict[str, float] = {}
+        self.places: dict[tuple[str, str], dict[int, float]] = {}
+        self.ahead: dict[tuple[str, str], tuple[float, float]] = {}
+        self.arrows: list[Arrow] = []
         self.heap: list[tuple[float, int, Work]] = []
         self.count = 0
         self.sms: list[_Sm] = []
@@ -177,7 +212,10 @@ class Node:
         if self.memory.written_back:
             self.now = max(self.now, *(sm.dram for sm in self.sms))
         busy = [sm.busy for sm in self.sms]
-        return Simulated(self.now, self.intervals, busy, self.stalls, self.lifetimes, self.live)
+        return Simulated(
+            self.now, self.intervals, busy, self.stalls, self.lifetimes, self.live,
+            self.places, self.ahead, self.sms[0].from_l2, self.arrows,
+        )  # fmt: skip
 
     def _start(self, slot: int, time: float) -> None:
         trace = self.queue.popleft()
@@ -217,8 +255,7 @@ class Node:
     def _interval(
         self, strand: _Strand, start: float, end: float, kind: str, site: int, what: str = ""
     ) -> None:
-        lane = ("warp", strand.cluster.slot, strand.trace.rank, strand.trace.warps[0])
-        self.intervals.append(Interval(lane, start, end, kind, site, what))
+        self.intervals.append(Interval(_lane(strand), start, end, kind, site, what))
 
     def _engine(self, rank: int, name: str, start: float, end: float, site: int, what: str = "") -> None:
         busy = self.sms[rank].busy
@@ -232,6 +269,12 @@ class Node:
 
     def _stalled(self, strand: _Strand, time: float) -> None:
         self._stall(strand, strand.blocked, time, *strand.why)
+        if strand.ring is not None:
+            ring, loading = strand.ring
+            spent, key = time - strand.blocked, (self._role(strand), ring)
+            before = self.ahead.get(key, (0.0, 0.0))
+            self.ahead[key] = (before[0] + spent * loading, before[1] + spent)
+            strand.ring = None
         strand.blocked = -1.0
 
     @staticmethod
@@ -252,7 +295,7 @@ class Node:
         cta = cluster.ctas[strand.trace.rank]
         cta.warps -= len(strand.trace.warps)
         for named in cta.named.values():
-            self._named_check(strand.trace.rank, cluster, named, 32 * cta.warps, time)
+            self._named_check(strand, cluster, named, 32 * cta.warps, time)
         if not cluster.live and self.queue:
             self._start(cluster.slot, time)
 
@@ -265,13 +308,17 @@ class Node:
     def _arrive(self, strand: _Strand, time: float, e: Event) -> float:
         _, _, name, count, tx = e
         there = time + self.p.arrive + (self.p.remote_arrive if name[0] != strand.trace.rank else 0)
-        self._signal(strand.cluster, name, count, tx, there)
+        self._signal(strand.cluster, name, count, tx, there, _lane(strand))
         return time + self.p.arrive
 
-    def _signal(self, cluster: _Cluster, name: Barrier, count: int, tx: int, time: float) -> None:
-        self.at(time, lambda now: self._update(cluster, name, count, tx, now))
+    def _signal(
+        self, cluster: _Cluster, name: Barrier, count: int, tx: int, time: float, source: Lane
+    ) -> None:
+        self.at(time, lambda now: self._update(cluster, name, count, tx, now, source))
 
-    def _update(self, cluster: _Cluster, name: Barrier, count: int, tx: int, time: float) -> None:
+    def _update(
+        self, cluster: _Cluster, name: Barrier, count: int, tx: int, time: float, source: Lane
+    ) -> None:
         bar = cluster.bars.get(name)
         if bar is None:
             return
@@ -284,7 +331,7 @@ class Node:
         still = []
         for strand, parity in bar.waiters:
             if bar.generation & 1 != parity:
-                self.at(time + self.p.wake, self._resume(strand))
+                self._wake(strand, source, time, time + self.p.wake)
             else:
                 still.append((strand, parity))
         bar.waiters = still
@@ -298,6 +345,21 @@ class Node:
         self._block(strand, time, site, strand.cluster.trace.names.get(name, "mbarrier"))
         return None
 
+    @staticmethod
+    def _being_loaded(cluster: _Cluster, ring: str) -> int:
+        """Stages of a ring, by the base name of its mbarriers, whose bytes are on their way."""
+        names = cluster.trace.names
+        return sum(bar.tx > 0 for name, bar in cluster.bars.items() if base(names.get(name, "")) == ring)
+
+    def _wake(self, strand: _Strand, source: Lane, time: float, then: float) -> None:
+        """A signal of ``source`` at ``time`` lets a waiting strand go on."""
+        if source[-1] == TMA_LOAD:
+            ring = base(strand.why[1])
+            strand.ring = (ring, 1 + self._being_loaded(strand.cluster, ring))
+        if self.keep:
+            self.arrows.append(Arrow(source, time, _lane(strand), then, strand.why[1]))
+        self.at(then, self._resume(strand))
+
     # ------------------------------------------------------------------------------------------ TMA and memory
 
     def _load(self, strand: _Strand, time: float, e: Event) -> float:
@@ -307,16 +369,17 @@ class Node:
         sm = self.sms[rank]
         start = max(issued, sm.tma_load)
         sm.tma_load = start + lines * p.tma_cycles_per_line
-        self._engine(rank, "TMA load", start, sm.tma_load, site, f"{nbytes} bytes")
+        self._engine(rank, TMA_LOAD, start, sm.tma_load, site, f"{nbytes} bytes")
         done = max(sm.tma_load, self._fetched(sm, start, nbytes)) + self.memory.tma_latency
         for name, amount in targets:
-            self._signal(strand.cluster, name, 0, -amount, done)
+            self._signal(strand.cluster, name, 0, -amount, done, ("engine", rank, TMA_LOAD))
         return issued
 
     def _fetched(self, sm: _Sm, start: float, nbytes: float) -> float:
         """When the last of these bytes has passed L2 and, as far as they miss it, DRAM."""
         m = self.memory
         sm.load_path = max(start, sm.load_path) + nbytes * m.load_cycles_per_byte
+        sm.from_l2 += nbytes * m.load_cycles_per_byte
         sm.dram = max(start, sm.dram) + nbytes * m.miss * m.dram_cycles_per_byte
         return max(sm.load_path, sm.dram)
 
@@ -396,6 +459,8 @@ class Node:
         if end > start:
             role = self._role(strand)
             self.stalls[role, what] = self.stalls.get((role, what), 0.0) + end - start
+            places = self.places.setdefault((role, what), {})
+            places[site] = places.get(site, 0.0) + end - start
             if self.keep:
                 self._interval(strand, start, end, "wait", site, what)
 
@@ -428,7 +493,8 @@ class Node:
     def _commit(self, strand: _Strand, time: float, e: Event) -> float:
         done = time + self.p.commit
         for name in e[2]:
-            self._signal(strand.cluster, name, 1, 0, max(done, strand.mma_done - self.p.wake))
+            finished = max(done, strand.mma_done - self.p.wake)
+            self._signal(strand.cluster, name, 1, 0, finished, ("engine", strand.trace.rank, "tensor core"))
         return done
 
     def _tmem(self, strand: _Strand, time: float, e: Event) -> float:
@@ -458,8 +524,8 @@ class Node:
         _, site, index, warps, threads, sync = e
         if self._awaits_loads(strand, time, site):
             return None
-        cluster, rank = strand.cluster, strand.trace.rank
-        cta = cluster.ctas[rank]
+        cluster = strand.cluster
+        cta = cluster.ctas[strand.trace.rank]
         named = cta.named.setdefault(index, _Named())
         named.arrived += 32 * warps
         if sync:
@@ -467,16 +533,17 @@ class Node:
             self._block(
                 strand, time, site, "cta_sync" if threads < 0 and not index else f"named barrier {index}"
             )
-        self._named_check(rank, cluster, named, 32 * cta.warps if threads < 0 else threads, time)
+        self._named_check(strand, cluster, named, 32 * cta.warps if threads < 0 else threads, time)
         return None if sync else time + self.p.issue
 
-    def _named_check(self, rank: int, cluster: _Cluster, named: _Named, needed: int, time: float) -> None:
+    def _named_check(self, last: _Strand, cluster: _Cluster, named: _Named, needed: int, time: float) -> None:
+        """Let the waiters of a named barrier go on, if ``last`` was the last to arrive."""
         if not named.arrived or named.arrived < needed:
             return
         cost = self.p.bar_base + self.p.bar_per_warp * needed / 32
         waiters, named.waiters, named.arrived = named.waiters, [], 0
         for strand in waiters:
-            self.at(time + cost, self._resume(strand))
+            self._wake(strand, _lane(last), time, time + cost)
 
     def _cluster_arrive(self, strand: _Strand, time: float, e: Event) -> float:
         cluster = strand.cluster
@@ -486,7 +553,7 @@ class Node:
             cluster.arrived = 0
             cluster.generation += 1
             for waiter in cluster.waiting:
-                self.at(time + self.p.cluster_barrier, self._resume(waiter))
+                self._wake(waiter, _lane(strand), time, time + self.p.cluster_barrier)
             cluster.waiting = []
         return time + self.p.issue
 
@@ -498,4 +565,8 @@ class Node:
         return None
 
 
-__all__ = ["Interval", "Memory", "Node", "Simulated"]
+def _lane(strand: _Strand) -> Lane:
+    return ("warp", strand.cluster.slot, strand.trace.rank, strand.trace.warps[0])
+
+
+__all__ = ["Arrow", "Interval", "Lane", "Memory", "Node", "Simulated", "base"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +248,41 @@ def test_the_table_of_contents_is_kept_until_the_course_changes(tmp_path: Path) 
     course.unlink()
     with pytest.raises(CourseError, match="cannot be read"):
         load_index(tmp_path)
+
+
+def _numbers(data: Any, place: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
+    """Where the numbers of a course stand, one place for each key that has some."""
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in entries:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield (*place, key)
+        yield from _numbers(value, (*place, key))
+
+
+@pytest.mark.parametrize("strange", [True, 2**70, -(2**70), float("nan"), float("inf"), -1, [], None])
+@pytest.mark.parametrize("exercise_id", ["exercise_01", "exercise_08"])
+def test_no_number_of_the_course_may_be_anything_else(exercise_id: str, strange: object) -> None:
+    """Each kind of number, once: one line that names the key, never something that a grade would run into later."""
+    whole = yaml.safe_load(course_of(exercise_id))
+    places = {tuple(p for p in place if isinstance(p, str)): place for place in _numbers(whole)}
+    assert len(places) >= 25
+    for place in places.values():
+        changed = copy.deepcopy(whole)
+        at: Any = changed
+        for part in place[:-1]:
+            at = at[part]
+        at[place[-1]] = strange
+        with pytest.raises(CourseError) as error:
+            parse_course(yaml.safe_dump(changed))
+        words = str(error.value)
+        assert "\n" not in words and str(next(p for p in reversed(place) if isinstance(p, str))) in words, (
+            place
+        )
+
+
+def test_tensors_that_no_grade_could_hold() -> None:
+    text = course_of("exercise_08").replace(
+        "params: {M: 4096, N: 4096, K: 4096}", "params: {M: 65536, N: 65536, K: 4096}"
+    )
+    with pytest.raises(CourseError, match=r"build_kernel\(M = 65536, .*\) take 9216 MiB, at most 2048 fit"):
+        parse_course(text)

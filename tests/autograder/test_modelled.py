@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,60 @@ def test_a_wrong_kernel_has_no_time() -> None:
     assert not report("2", REPOSITORY / "tests/mutants/exercise_02/tiles_rounded_down.py").modelled
 
 
-def test_a_quick_grade_and_one_that_does_not_ask_have_none() -> None:
-    assert not report("2", quick=True).modelled
-    assert not report("2", measure=False).modelled
+def test_a_grade_that_does_not_ask_has_none() -> None:
+    found = report("2", measure=False)
+    check = found.check("speed")
+    assert not found.modelled and check is not None
+    assert (check.verdict, check.points, check.reason) == (
+        "skipped",
+        0,
+        "this grade was not asked for the speed",
+    )
+
+
+HEAD = "def build_kernel(M, N):"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (HEAD, f"{HEAD}\n    if M == 8192:\n        raise ValueError('not this size')", "not this size"),
+        (HEAD, f"{HEAD}\n    if M == 8192:\n        M = 256", "8192"),
+        ("ROWS - 1) // ROWS", "ROWS - 1) // ROWS // (2 if M == 8192 else 1)", "leaves out work: 67108864 of 134217728 bytes loaded"),
+    ],
+)  # fmt: skip
+def test_a_kernel_of_its_own_for_the_timed_size_gets_no_points(
+    old: str, new: str, words: str, tmp_path: Path
+) -> None:
+    """What is timed must be what was compared; nothing else may be taken for it."""
+    source = kernel_of("2")
+    assert old in source
+    path = tmp_path / "kernel.py"
+    path.write_text(source.replace(old, new, 1), encoding="utf-8")
+    found = report("2", path, quick=True)
+    check = found.check("speed")
+    assert check is not None and (check.verdict, check.points, check.fault) == ("fail", 0, "your code")
+    assert "cannot be timed" in check.summary and words in check.summary
+
+
+def test_waits_that_only_the_timed_size_leaves_out_are_seen(tmp_path: Path) -> None:
+    """A kernel that is right where it is compared, and races where it is timed."""
+    source = kernel_of("8")
+    line = next(line for line in source.split("\n") if line.strip().startswith("full.wait("))
+    indent = line[: len(line) - len(line.lstrip())]
+    path = tmp_path / "kernel.py"
+    path.write_text(source.replace(line, f"{indent}if M != 4096:\n    {line}"), encoding="utf-8")
+    found = report("8", path, quick=True)
+    check = found.check("speed")
+    assert check is not None and (check.verdict, check.points) == ("fail", 0)
+    assert "other statements than any kernel whose output was compared" in check.summary
+
+
+def kernel_of(number: str) -> str:
+    spec = COURSE.find(number)
+    cells = json.loads((REPOSITORY / "solutions" / spec.id / spec.notebook).read_text(encoding="utf-8"))[
+        "cells"
+    ]
+    return next(
+        "".join(c["source"]) for c in cells if c["metadata"].get("nbgrader", {}).get("grade_id") == "kernel"
+    )

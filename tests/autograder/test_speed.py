@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 from autograder import gpu as gpus
-from autograder.course import Course, Timing, parse_course
+from autograder.course import Course, Timing, load_course, parse_course
 from autograder.errors import CourseError, MachineError
 from autograder.gpu import Gpu, NoGpu, choose, find_gpu
-from autograder.report.model import Fault
+from autograder.report.model import Fault, Measured, ModelledTime
+from autograder.roofline import PEAKS, roof
 from autograder.runner.backends.cuda import classify
 from autograder.runner.measure import KERNEL, WARM_UP_PAIRS, Sample, measure
-from autograder.speed import floor_us, interval, judge
+from autograder.speed import against_the_roof, floor_us, interval, judge, work_left_out
 
-from .conftest import course_of
+from .conftest import REPOSITORY, course_of
 
-TIMING = Timing(
-    params={"M": 64, "N": 64}, reference="copy", tiers={"full": 0.9, "partial": 0.7}, source="a test"
-)
+TIERS = {"full": 0.9, "partial": 0.7, "source": "a test"}
+TIMING = Timing(params={"M": 64, "N": 64}, reference="copy", tiers={"H200": {"library": TIERS}})  # type: ignore[dict-item]
+TIMED = load_course(REPOSITORY).find("2").timed(TIMING)
 FACTS = {"device": "X", "l2_bytes": 50, "input_bytes": 1000, "output_bytes": 1000, "peak_bytes_per_s": 1e9}
 
 
@@ -78,13 +79,19 @@ def test_every_call_has_fresh_inputs_and_is_verified() -> None:
 def test_a_wrong_output_ends_the_measurement() -> None:
     samples = measure(Bench(wrong_at=3), 20, seed=1, seconds=100, now=clock(0.1))
     assert samples["wrong"] == {"3": "bad"} and samples["calls"] == 4
-    result = judge(samples, TIMING, "build_kernel")
+    result = judged(samples)
     assert (result.verdict, result.fault) == ("error", Fault.YOUR_CODE)
 
 
 def test_time_runs_out() -> None:
     samples = measure(Bench(), 1000, seed=1, seconds=3, now=clock(0.1))
     assert 0 < len(samples["kernel"]) < 40
+
+
+def judged(samples: dict[str, Any], **tiers: dict[str, Any]) -> Measured:
+    """The verdict on an H200 with these tiers; by default those of TIMING."""
+    timing = Timing(**TIMING.model_dump() | {"tiers": {"H200": tiers}}) if tiers else TIMING
+    return judge(samples, timing, TIMED, "sm_90a")
 
 
 def made(kernel: Any, reference: Any, **changes: Any) -> dict[str, Any]:
@@ -120,10 +127,12 @@ def test_the_interval_holds_the_true_ratio() -> None:
         (made(10.0 * NOISE, 9.9), "fast", "full", None, ""),
         (made(10.0 * NOISE, 8.0), "slow", "partial", None, ""),
         (made(10.0 * NOISE, 5.0), "slow", "none", None, ""),
-        (made(10.0 * (1 + 0.1 * np.sin(np.arange(60.0))), 9.0), "inconclusive", "partial", None, ""),
+        (made(10.0 * (1 + 0.1 * np.sin(np.arange(60.0))), 9.0), "inconclusive", "full", None, ""),
         (made(1.0, 9.0), "error", "none", Fault.GRADER, "faster than its bytes allow"),
         (made(10.0, 1.0), "error", "none", Fault.GRADER, "faster than its bytes allow"),
         (made(10.0, 9.0, neighbours=1), "error", "none", Fault.MACHINE, "1 other process"),
+        (made(10.0, 9.0, clocks=[{"processes": 1}, {"processes": 3}, {"processes": 3}]), "error", "none", Fault.MACHINE, "2 other process"),
+        (made(10.0, 9.0, clocks=[{"processes": 3}, {"processes": 1}, {"processes": 1}]), "fast", "full", None, ""),
         (made(10.0, 9.0, covered=[False] * 20 + [True] * 40), "error", "none", Fault.MACHINE, "host was slower"),
         (made(10.0, 9.0, clocks=[{"reasons": 0x40}]), "error", "none", Fault.MACHINE, "thermal slowdown"),
         (made(10.0, 9.0, clocks=[{"reasons": 0x4}]), "fast", "full", None, ""),
@@ -133,7 +142,7 @@ def test_the_interval_holds_the_true_ratio() -> None:
     ],
 )  # fmt: skip
 def test_verdicts(samples: dict[str, Any], verdict: str, tier: str, fault: Fault | None, words: str) -> None:
-    result = judge(samples, TIMING, "build_kernel")
+    result = judged(samples)
     assert (result.verdict, result.tier if verdict != "error" else "none", result.fault) == (
         verdict,
         tier,
@@ -145,7 +154,7 @@ def test_verdicts(samples: dict[str, Any], verdict: str, tier: str, fault: Fault
 
 def test_ten_percent_are_told_apart() -> None:
     """Intervals of a kernel and of one that takes a tenth longer do not touch, at a noise of 1 %."""
-    same, slower = (judge(made(x * NOISE, 10.0), TIMING, "k").interval for x in (10.0, 11.0))
+    same, slower = (judged(made(x * NOISE, 10.0)).interval for x in (10.0, 11.0))
     assert same is not None and slower is not None and same[0] > slower[1]
 
 
@@ -153,6 +162,68 @@ def test_the_floor() -> None:
     """1000 bytes in, of 1000 bytes out all but the 50 that L2 may keep, at 1 GB/s."""
     assert floor_us(FACTS) == pytest.approx(1.95)
     assert floor_us({**FACTS, "peak_bytes_per_s": None}) is None
+
+
+def test_the_roofline_is_the_other_yardstick_and_the_better_one_counts() -> None:
+    """16384 bytes at 1 GB/s take 16.4 us, and a kernel of 20 us reaches 82 % of that, whatever PyTorch does."""
+    facts = {**FACTS, "input_bytes": 8192, "output_bytes": 8192}
+    slow_library = made(20.0 * NOISE, 40.0, facts=facts)
+    whole = judged(slow_library, library={**TIERS, "full": 3.0}, roofline={**TIERS, "full": 0.8})
+    assert whole.roof_us == pytest.approx(16.384)
+    assert [(g.to, g.tier) for g in whole.goals] == [("library", "partial"), ("roofline", "full")]
+    assert (whole.verdict, whole.tier) == ("fast", "full")
+    low, high = whole.goals[1].interval or (0, 0)
+    assert low <= whole.goals[1].ratio <= high and whole.goals[1].ratio == pytest.approx(0.8192, rel=0.01)
+    neither = judged(slow_library, library={**TIERS, "full": 3.0}, roofline=TIERS)
+    assert (neither.verdict, neither.tier) == ("slow", "partial")
+    assert judge(slow_library, TIMING, TIMED, "sm_100a").message == "course.yaml has no tiers for B200"
+
+
+def test_the_physical_roof() -> None:
+    """A GEMM of 4096 cubed: 2 * 4096^3 FLOP at 8192 per clock and SM; a copy: its bytes."""
+    course = load_course(REPOSITORY)
+    gemm = course.find("8")
+    bound = roof(gemm.timed(gemm.timing[0]), "sm_100a", clock_ghz=1.85)
+    assert not bound.memory and bound.microseconds == pytest.approx(2 * 4096**3 / (8192 * 148 * 1850))
+    copy = course.find("2")
+    bound = roof(copy.timed(copy.timing[0]), "sm_90a")
+    assert bound.memory and bound.microseconds == pytest.approx(
+        2 * 8192 * 8192 * 2 / PEAKS["sm_90a"].bytes_per_us
+    )
+    add = course.find("1")
+    assert roof(add.timed(add.timing[0]), "sm_100a").flop == 67108864
+
+
+def test_a_modelled_time_against_its_tiers() -> None:
+    spec = load_course(REPOSITORY).find("8")
+    (timing,) = spec.timing
+    kernel = spec.timed(timing)
+    tiers = timing.tiers["modelled"].roofline
+    assert tiers is not None
+    bound = roof(kernel, "sm_100a", 1.85).microseconds
+    for ratio, tier in ((tiers.full, "full"), (0.99 * tiers.full, "partial"), (0.99 * tiers.partial, "none")):
+        time = ModelledTime(
+            builder="k", params={}, device="B200", clock_ghz=1.85, microseconds=0.9999 * bound / ratio,
+            bytes_dram=1, flops=1, bottleneck="",
+        )  # fmt: skip
+        found = against_the_roof(time, timing, kernel)
+        assert found.tier == tier and found.roof_us == pytest.approx(bound)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"flops": 2 * 4096**3 - 2**34}, "FLOP by MMAs"),
+        ({"bytes_loaded": 2**20}, "1048576 of 67108864 bytes loaded"),
+        ({"bytes_stored": 0}, "0 of 33554432 bytes stored"),
+    ],
+)
+def test_work_that_is_left_out(change: dict[str, int], words: str) -> None:
+    spec = load_course(REPOSITORY).find("8")
+    whole = {"flops": 2 * 4096**3, "bytes_loaded": 2**31, "bytes_stored": 2**25}
+    assert words in work_left_out(spec.timed(spec.timing[0]), whole | change)
+    assert bool(words) == bool(work_left_out(spec.timed(spec.timing[0]), whole | change))
 
 
 # course.yaml ------------------------------------------------------------------------------------
@@ -169,7 +240,23 @@ def test_the_floor() -> None:
         ("params: {M: 8192, N: 8192}", "params: {M: 8192}", "timing.params needs N"),
         ("reference: copy", "reference: add", "the reference 'add' takes 2 inputs"),
         ("reference: copy", "reference: cpy", "did you mean 'copy'?"),
-        ("partial: 0.7", "partial: 0.95", "partial (0.95) must be less than full (0.9)"),
+        (
+            "full: 0.86, partial: 0.7",
+            "full: 0.86, partial: 0.95",
+            "partial (0.95) must be less than full (0.86)",
+        ),
+        ("H200:", "H20:", "did you mean 'H200'?"),
+        (
+            "          modelled:\n            roofline:",
+            "          modelled:\n            library:",
+            "roofline only",
+        ),
+        (
+            "          modelled:\n            roofline:",
+            "          modelled:\n            rooflin:",
+            "did you mean 'roofline'?",
+        ),
+        ("          H200:\n", "          modelled:\n", "key 'modelled' appears twice"),
         (
             "- params: {M: 8192",
             "- builder: build_kernal\n        params: {M: 8192",

@@ -62,23 +62,28 @@ GRADED = [
     "exercise_08/refill_of_this_tile",
     "exercise_08/ring_of_two",
     "exercise_08/smem_hoard",
+    "exercise_08/waits_for_each_mma",
     "exercise_09/phase_never_flips",
     "exercise_09/row_by_row",
     "exercise_09/smem_hoard",
     "exercise_09/tail_group",
+    "exercise_09/waits_for_each_mma",
     "exercise_10/epilogue_column",
     "exercise_10/idle_warpgroup",
     "exercise_10/one_accumulator",
+    "exercise_10/one_k_tile_at_a_time",
     "exercise_10/states_start_anew",
     "exercise_11/commit_to_one_cta",
     "exercise_11/idle_warpgroup",
     "exercise_11/mma_of_one_cta",
     "exercise_11/narrow_tile",
+    "exercise_11/one_k_tile_at_a_time",
     "exercise_11/same_half_of_b",
     "exercise_12/a_of_consumer_0",
     "exercise_12/b_for_each_consumer",
     "exercise_12/empty_counts_one_commit",
     "exercise_12/idle_warpgroup",
+    "exercise_12/one_k_tile_at_a_time",
     "exercise_13/max_not_subtracted",
     "exercise_13/no_wait_ld_of_s",
     "exercise_13/no_wait_st",
@@ -230,7 +235,7 @@ def test_grade_takes_the_points(name: str, quick_grade: Callable[..., GradeRepor
     """The right check loses points, the fault is the learner's, and the report names the marked line."""
     mutant = read(COURSE / "tests" / "mutants" / f"{name}.py")
     quick = mutant.exercise >= QUICK_FROM and name not in WHOLE
-    report = quick_grade(mutant.exercise, mutant.path, quick=quick)
+    report = quick_grade(mutant.exercise, mutant.path, quick=quick, measure=mutant.check == "speed")
     check = next(check for check in report.checks if check.id == mutant.check)
     assert check.points < check.max_points
     assert check.verdict in ("fail", "partial") and check.fault in (None, "your code")

@@ -395,7 +395,7 @@ def test_formgrader_serves_the_class(server: str) -> None:
     [assignment] = json.loads(read(f"{server}/formgrader/api/assignments"))
     assert (assignment["name"], assignment["num_submissions"], assignment["max_score"]) == (
         "exercise_05",
-        17,
+        18,
         100,
     )
     found = json.loads(read(f"{server}/formgrader/api/submissions/exercise_05"))

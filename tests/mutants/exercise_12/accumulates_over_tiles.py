@@ -117,7 +117,7 @@ def build_kernel(M, N, K, dtype, SMS):
                             T.ptx["tcgen05.fence::after_thread_sync"]()
                             for k in T.serial(K_TILES):
                                 full.wait(mma.stage, mma.phase)
-                                Tx.gemm_async(
+                                Tx.gemm_async(  # <- here
                                     acc[:, warp * PAIR_N : (warp + 1) * PAIR_N],
                                     A_smem[mma.stage, warp, :, :],
                                     B_smem[mma.stage, :, :],
@@ -157,7 +157,7 @@ def build_kernel(M, N, K, dtype, SMS):
                     if warp == 0:
                         if T.cuda.elect_sync():
                             d0 = T.meta_var(m0 + warpgroup * PAIR_M)
-                            Tx.copy_async(  # <- here
+                            Tx.copy_async(
                                 D[d0 : d0 + BLK_M, n0 + i * EPI_N : n0 + (i + 1) * EPI_N],
                                 D_smem[warpgroup, :, :],
                                 dispatch="tma_auto",

@@ -94,7 +94,7 @@ def build_attention(N, D):
         Tx.max(row_max[:], s[:])
         Tx.fma(s[:], s[:], T.float32(SCALE_LOG2), T.float32(-SCALE_LOG2) * row_max[0])
         Tx.exp2(s[:], s[:])
-        Tx.sum(row_sum[:], s[:])  # <- here
+        Tx.sum(row_sum[:], s[:])
 
         Tx.cast(p[:], s[:])
         Tx.wg.copy_async(P_tmem[:, :], p_frag[:, :])
@@ -106,7 +106,7 @@ def build_attention(N, D):
             if T.cuda.elect_sync():
                 T.ptx["tcgen05.fence::after_thread_sync"]()
                 v_loaded.wait(0, 0)
-                Tx.gemm_async(
+                Tx.gemm_async(  # <- here
                     O_tmem[:, :],
                     P_tmem[:, :],
                     V_smem[:, :],
