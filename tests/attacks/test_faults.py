@@ -201,7 +201,8 @@ def test_the_clock_jumps(exercise: Exercise, limits: Limits, monkeypatch: pytest
     report = grade(
         exercise, Submission("k.py", cell_of(notebook, exercise.cells.kernel)), limits, Settings(quick=True)
     )
-    assert report.points == 90 and all(0 <= seconds < 100 for seconds in report.seconds.values())
+    assert {c.id for c in report.checks if c.points < c.max_points} <= {"predictions", "speed"}
+    assert all(0 <= seconds < 100 for seconds in report.seconds.values())
 
 
 # No space, broken disks, files that cannot be read ------------------------------------------------
