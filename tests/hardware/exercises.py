@@ -103,12 +103,12 @@ SLOWER = {
         ("T.meta_var(strip_m * ROWS)", "T.meta_var((strip_m % STRIPS_M) * ROWS)"),
     ),
     "exercise_03": (
-        ("T.cta_id([TILES_M, TILES_N])", "T.cta_id([TILES_M * 11 // 10, TILES_N])"),
-        ("T.meta_var(tile_m * ROWS)", "T.meta_var((tile_m % TILES_M) * ROWS)"),
+        ("T.cta_id([TILES_M, TILES_N])", "T.cta_id([TILES_M, TILES_N * 11 // 10])"),
+        ("T.meta_var(tile_n * COLS)", "T.meta_var((tile_n % TILES_N) * COLS)"),
     ),
     "exercise_04": (
-        ("T.cta_id([TILE_COLS, TILE_ROWS])", "T.cta_id([TILE_COLS * 11 // 10, TILE_ROWS])"),
-        ("T.meta_var(tile_col * TILE)", "T.meta_var((tile_col % TILE_COLS) * TILE)"),
+        ("T.cta_id([TILE_COLS, TILE_ROWS])", "T.cta_id([TILE_COLS, TILE_ROWS * 11 // 10])"),
+        ("T.meta_var(tile_row * TILE)", "T.meta_var((tile_row % TILE_ROWS) * TILE)"),
     ),
 }
 SPAN = "SPAN = 16"
