@@ -1,6 +1,6 @@
 # mutant: O takes the place of S, too, where P lies
-# check: correctness
-# finding: -
+# check: synchronization
+# finding: tcgen05.operand-overlap
 import math
 
 from tvm.backend.cuda.lang import TCGen05Bar, TMABar
@@ -42,7 +42,7 @@ def build_attention(N, D):
         tmem = T.TMEMPool(pool, 256)  # deals out columns of TMEM from 0 up, and allocates them at commit()
         S_tmem = tmem.alloc((TILE, TILE), "float32")
         tmem.move_base_to(0)
-        O_tmem = tmem.alloc((TILE, D), "float32")  # <- here
+        O_tmem = tmem.alloc((TILE, D), "float32")
         tmem.move_base_to(0)
         P_tmem = tmem.alloc_tcgen05_mma_A((TILE, TILE), "float16", M=TILE, cta_group=1)
         pool.commit()
@@ -107,7 +107,7 @@ def build_attention(N, D):
             if T.cuda.elect_sync():
                 T.ptx["tcgen05.fence::after_thread_sync"]()
                 v_loaded.wait(0, 0)
-                Tx.gemm_async(
+                Tx.gemm_async(  # <- here
                     O_tmem[:, :],
                     P_tmem[:, :],
                     V_smem[:, :],
