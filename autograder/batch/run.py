@@ -172,7 +172,8 @@ def _plan(
         exercise = course.find(one.exercise)
         if one.submission is None:
             record = unreadable(course, exercise, one.problem, seed, options.quick)
-            write_record(options.results, record)
+            if kept_record(options.results, exercise.id, record.key) is None:
+                write_record(options.results, record)
             plan.append((one, record))
             continue
         todo = task(
