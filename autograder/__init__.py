@@ -1,4 +1,4 @@
-"""The autograder of the course: the `autograde` command, and `check` and `draw` for notebooks."""
+"""The autograder of the course: the `autograde` command, and `check` and `draw` for notebooks (more in `autograder.notebook`)."""
 
 from __future__ import annotations
 

@@ -141,21 +141,27 @@ def grade(
         reports.append(report)
         _present(report, json_path, plain)
         if not (solution or path or quick):
-            note = remember(root, report, submission)
+            note = remember(root, report, submission.source, submission.answers)
             if note:
                 click.echo(note, err=True)
-    _write_files(reports, exercise == "all", json_path, html_path)
+    _write_files(root, reports, exercise == "all", json_path, html_path)
     sys.exit(max(report.exit_code for report in reports))
 
 
 @cli.command("list")
+@click.option(
+    "--html", "html_path", type=click.Path(path_type=Path), help="Write the list as an HTML page, too."
+)
 @course_option
-def list_exercises(folder: Path | None) -> None:
+def list_exercises(html_path: Path | None, folder: Path | None) -> None:
     """List the exercises and what you reached."""
     from autograder import progress
     from autograder.course_index import load_index
 
     root = course_root(folder)
+    if html_path is not None:
+        check_target("--html", str(html_path))
+        write_text(html_path, _course_as_html(root, []))
     reached = progress.load(root).reached
     for spec in load_index(root).entries:
         entry = reached.get(spec.id)
@@ -303,7 +309,7 @@ def _present(report: GradeReport, json_path: str | None, plain: bool) -> None:
 
 
 def _write_files(
-    reports: list[GradeReport], many: bool, json_path: str | None, html_path: Path | None
+    root: Path, reports: list[GradeReport], many: bool, json_path: str | None, html_path: Path | None
 ) -> None:
     import json
 
@@ -317,7 +323,23 @@ def _write_files(
     if html_path is not None:
         from autograder.report.html import page
 
-        write_text(html_path, "".join(page(report) for report in reports))
+        write_text(html_path, _course_as_html(root, reports) if many else page(reports[0]))
+
+
+def _course_as_html(root: Path, reports: list[GradeReport]) -> str:
+    """All exercises: with the points of these reports, or, where there are none, with those that were reached."""
+    from autograder import progress
+    from autograder.course_index import load_index
+    from autograder.report.html import course_page
+
+    index, reached = load_index(root), progress.load(root).reached
+    graded = {report.exercise: (report.points, report.full_marks) for report in reports}
+    best = {name: (entry.best, entry.full_marks) for name, entry in reached.items()}
+    rows = []
+    for entry in index.entries:
+        points, done = (graded if reports else best).get(entry.id, (None, False))
+        rows.append((entry.id, entry.title, entry.teaches, points, entry.total, done))
+    return course_page(index.title, rows, reports)
 
 
 def main() -> None:

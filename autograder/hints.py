@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from autograder import progress
 from autograder.course import Exercise
 from autograder.errors import UsageError
+from autograder.progress import Progress
 
 
 def read(root: Path, exercise: Exercise) -> list[str]:
@@ -28,6 +31,44 @@ def read(root: Path, exercise: Exercise) -> list[str]:
     raise UsageError(
         f"there are no hints for {exercise.id} ({root / 'exercises' / exercise.id / 'hints.md'})"
     )
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A level of an exercise's hints. `chosen`: only the items that speak of what the last grade lost (`failing`)."""
+
+    level: int
+    levels: int
+    text: str
+    chosen: bool
+    failing: tuple[str, ...] = ()
+
+
+def choose(root: Path, exercise: Exercise, level: int | None, state: Progress, everything: bool) -> Hint:
+    """The hint to show. level None: the highest that was seen.
+
+    Raises:
+        UsageError: there is no such level, or there are no hints.
+    """
+    levels = read(root, exercise)
+    if level is None:
+        level = max(1, min(state.hints.get(exercise.id, 0), len(levels)))
+    if not 1 <= level <= len(levels):
+        raise UsageError(
+            f"{exercise.id} has {len(levels)} hint level{'s' if len(levels) != 1 else ''}, there is no {level}"
+        )
+    text, entry = levels[level - 1], state.reached.get(exercise.id)
+    chosen = [] if everything or entry is None else about(text, entry.todo)
+    failing = tuple(entry.failing) if entry is not None else ()
+    return Hint(level, len(levels), "\n".join(chosen) or text, bool(chosen), failing)
+
+
+def remember(root: Path, exercise: Exercise, level: int) -> None:
+    """Record that a level was shown."""
+    with progress.locked(root):
+        state = progress.load(root)
+        state.hints[exercise.id] = max(level, state.hints.get(exercise.id, 0))
+        progress.save(root, state)
 
 
 def about(text: str, todo: list[int]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autograder.errors import EXIT_MACHINE, UsageError
 
@@ -40,7 +40,7 @@ def learner_submission(root: Path, spec: Exercise, path: Path | None = None) -> 
     return read_submission(path or learner_path(root, spec), spec, released_kernel(root, spec))
 
 
-def remember(root: Path, report: GradeReport, submission: Submission) -> str:
+def remember(root: Path, report: GradeReport, source: str, answers: dict[str, Any]) -> str:
     """Record a grade; one that the grader or the machine spoilt is not remembered. Returns a note, or nothing."""
     from autograder import checkpoints, progress
 
@@ -51,11 +51,11 @@ def remember(root: Path, report: GradeReport, submission: Submission) -> str:
         state = progress.load(root)
         state.record(report.exercise, report.points, report.max_points, report.full_marks)
         entry = state.reached[report.exercise]
-        entry.failing, entry.todo = failing, todos(report, submission.source)
+        entry.failing, entry.todo = failing, todos(report, source)
         saved = progress.save(root, state)
     if not saved:
         return f"note: {root / progress.FOLDER} is not writable, so this grade is not remembered"
-    checkpoints.keep(root, report, submission.source, submission.answers)
+    checkpoints.keep(root, report, source, answers)
     return ""
 
 

@@ -60,30 +60,20 @@ def hint(exercise: str | None, level: int | None, everything: bool, folder: Path
 
     root, course = open_course(folder)
     spec = find_exercise(course, exercise or _current(root))
-    levels = hints.read(root, spec)
-    state = progress.load(root)
-    seen = min(state.hints.get(spec.id, 0), len(levels))
-    level = max(1, seen) if level is None else level
-    if not 1 <= level <= len(levels):
-        raise UsageError(
-            f"{spec.id} has {len(levels)} hint level{'s' if len(levels) != 1 else ''}, there is no {level}"
-        )
-    echo(f"{spec.id}, hint {level} of {len(levels)}\n")
-    entry = state.reached.get(spec.id)
-    chosen = [] if everything or entry is None else hints.about(levels[level - 1], entry.todo)
-    if entry is not None and chosen:
-        echo_wrapped(f"for what your last grade lost: {', '.join(entry.failing)}", 4)
+    found = hints.choose(root, spec, level, progress.load(root), everything)
+    echo(f"{spec.id}, hint {found.level} of {found.levels}\n")
+    if found.chosen:
+        echo_wrapped(f"for what your last grade lost: {', '.join(found.failing)}", 4)
         echo("")
-        for line in chosen:
+        for line in found.text.splitlines():
             echo_wrapped(line, hints.indent(line, False))
-        echo(f"\nthe whole level: autograde hint {spec.id} {level} --all")
+        echo(f"\nthe whole level: autograde hint {spec.id} {found.level} --all")
     else:
-        for line, code in hints.lines(levels[level - 1]):
+        for line, code in hints.lines(found.text):
             echo_wrapped(line, hints.indent(line, code))
-    if level < len(levels):
-        echo(f"{'' if chosen else chr(10)}more: autograde hint {spec.id} {level + 1}")
-    state.hints[spec.id] = max(level, seen)
-    progress.save(root, state)
+    if found.level < found.levels:
+        echo(f"{'' if found.chosen else chr(10)}more: autograde hint {spec.id} {found.level + 1}")
+    hints.remember(root, spec, found.level)
 
 
 @click.command()

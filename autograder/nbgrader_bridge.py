@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder.errors import AutogradeError, CourseError
+from autograder.errors import AutogradeError, CourseError, UsageError
 
 if TYPE_CHECKING:
-    from autograder.course import Exercise
+    from autograder.course import Course, Exercise
     from autograder.report.model import GradeReport
 
 _SECONDS = 500.0
@@ -54,10 +54,12 @@ class Score:
         return self._text
 
 
-def check(exercise: str, group: str | None = None, *, quick: bool = False, seed: int | None = None) -> Score:
+def check(
+    exercise: str | None = None, group: str | None = None, *, quick: bool = False, seed: int | None = None
+) -> Score:
     """Grade this notebook's kernel and answers.
 
-    exercise: e.g. "exercise_05".
+    exercise: e.g. "exercise_05"; None: the one whose folder the notebook lies in.
     group: id of one check; its points are then the result's points. None: the whole exercise.
     quick: fewer cases.
 
@@ -71,11 +73,12 @@ def check(exercise: str, group: str | None = None, *, quick: bool = False, seed:
         return _nothing(f"the grader failed: {type(error).__name__}: {error}")
 
 
-def _check(exercise: str, group: str | None, quick: bool, seed: int | None) -> Score:
+def _check(exercise: str | None, group: str | None, quick: bool, seed: int | None) -> Score:
     from autograder.course import load_course
 
     root = _course_root()
-    spec = load_course(root).find(exercise)
+    course = load_course(root)
+    spec = course.find(exercise or current_exercise(course))
     ids = [c.id for c in spec.checks]
     if group is not None and group not in ids:
         return _nothing(f"{spec.id} has no check '{group}'; it has {', '.join(ids)}")
@@ -105,7 +108,71 @@ def _check(exercise: str, group: str | None, quick: bool, seed: int | None) -> S
         if report.exit_code == 3:  # not the learner's fault: the next call tries again
             return _score(report, group)
         _cache[key] = report
+        if not quick and source:
+            _remember(root, spec, report, source, answers)
     return _score(_cache[key], group)
+
+
+def running_course() -> tuple[Path, Course]:
+    """The folder and the course of the running notebook.
+
+    Raises:
+        CourseError: there is none, or course.yaml is wrong.
+    """
+    from autograder.course import load_course
+
+    root = _course_root()
+    return root, load_course(root)
+
+
+def current_exercise(course: Course) -> str:
+    """The exercise in whose folder the notebook lies.
+
+    Raises:
+        UsageError: it lies in none.
+    """
+    names = {exercise.id for exercise in course.exercises}
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if folder.name in names:
+            return folder.name
+    raise UsageError(
+        'which exercise? This notebook lies in no exercise\'s folder; say it, e.g. "exercise_05"'
+    )
+
+
+def notebook_request(exercise: str | None) -> dict[str, Any]:
+    """A request to the worker about the kernel of the running notebook.
+
+    Raises:
+        UsageError: no kernel is defined yet.
+    """
+    root, course = running_course()
+    spec = course.find(exercise or current_exercise(course))
+    namespace = _namespace()
+    source = _builder_source(namespace, spec)
+    if source is None:
+        raise UsageError(
+            f"{spec.builder.name} is not defined yet: run the cell that defines it, then this one again"
+        )
+    return {
+        "root": str(root),
+        "exercise": spec.id,
+        "source": source,
+        "name": spec.notebook,
+        "cell": _cell_number(namespace, source),
+        "answers": _answers(namespace),
+        "seed": None,
+        "quick": False,
+    }
+
+
+def _remember(root: Path, spec: Exercise, report: GradeReport, source: str, answers: dict[str, Any]) -> None:
+    """Record a grade in a learner's notebook like one in the terminal; not where nbgrader grades."""
+    from autograder.learner import remember
+
+    if "NBGRADER_EXECUTION" in os.environ or not (root / "exercises" / spec.id).is_dir():
+        return
+    remember(root, report, source, answers)
 
 
 def _score(report: GradeReport, group: str | None) -> Score:
@@ -195,6 +262,12 @@ def _ask_worker(request: dict[str, Any]) -> GradeReport | Score:
     """The report of a grade in a process of its own, or a result that says why there is none."""
     from autograder.report.model import GradeReport
 
+    answer = ask_worker_for(request)
+    return answer if isinstance(answer, Score) else GradeReport.model_validate(answer["report"])
+
+
+def ask_worker_for(request: dict[str, Any]) -> dict[str, Any] | Score:
+    """The worker's answer to a request, or a result that says why there is none."""
     package_root = str(Path(__file__).resolve().parents[1])
     code = f"import sys; sys.path.insert(0, {package_root!r}); from autograder.worker import main; main()"
     try:
@@ -211,6 +284,7 @@ def _ask_worker(request: dict[str, Any]) -> GradeReport | Score:
         return _nothing(f"the grader did not answer within {_SECONDS:g} s")
     except (OSError, ValueError) as error:
         return _nothing(f"the grader failed ({type(error).__name__})")
-    if "report" not in answer:
-        return _nothing(str(answer.get("error", "the grader failed")))
-    return GradeReport.model_validate(answer["report"])
+    if not isinstance(answer, dict) or not {"report", "html"} & answer.keys():
+        said = answer.get("error") if isinstance(answer, dict) else None
+        return _nothing(str(said or "the grader failed"))
+    return answer

@@ -132,7 +132,7 @@ class Watcher:
             self.plain,
             interrupt=saves.interrupt,
         )
-        note = remember(self.root, report, submission)
+        note = remember(self.root, report, submission.source, submission.answers)
         self._say(f"{_now()}  {spec.id}, all cases", "bold")
         changed_rows(first, report, self.console, self.plain)
         if note:

@@ -84,6 +84,8 @@ class AsyncOp:
 class Machine:
     """One kernel launch on the virtual GPU."""
 
+    stepper: Any = None  # a emulator.stepping.Stepper
+
     def __init__(
         self,
         program: Program,
@@ -294,6 +296,8 @@ class Machine:
         assert complete is not None
         self.progress += 1
         complete()
+        if self.stepper is not None:
+            self.stepper.completed(self, op)
 
     def complete_one(self) -> bool:
         """Complete the oldest pending operation of any chain (it is the head of its chain)."""
@@ -525,7 +529,12 @@ class Machine:
             strand.done = True
             strand.wait = None
             self.live.remove(strand)
+            if self.stepper is not None:
+                self.stepper.stepped(self, strand)
             self.exit_warps(strand.threads)
+            return
+        if self.stepper is not None:
+            self.stepper.stepped(self, strand)
 
     def exit_warps(self, t: Threads) -> None:
         cta = t.cta

@@ -58,6 +58,9 @@ def main(channel: int) -> None:
                 if not kernels:
                     limits.set_resource_limits(frame.header["memory_mib"], frame.header["cpu_seconds"])
                 kernels.append((_compile(emulator, frame, out), frame.header["tensors"]))
+            elif frame.stage == "step":
+                kernel, tensors = kernels[frame.header["kernel"]]
+                _step(emulator, kernel, tensors, frame, out)
             elif frame.stage == "model":
                 kernel, tensors = kernels[frame.header["kernel"]]
                 _model(emulator, kernel, tensors, frame.header, out)
@@ -101,19 +104,49 @@ def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
     return kernel
 
 
-def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame, out: BinaryIO) -> None:
-    """One launch. Inputs are compared with their bytes afterwards: a kernel must not change them."""
-    request, arrays, position = frame.header, [], 0
+def _tensors(tensors: list[dict[str, Any]], raw: bytes) -> list[Any]:
+    """The bytes of a launch as arrays."""
     import numpy as np
 
     from autograder.runner.oracle_child import numpy_dtype
 
+    arrays, position = [], 0
     for tensor in tensors:
         dtype = numpy_dtype(tensor["dtype"])
         size = int(np.prod(tensor["shape"])) * dtype.itemsize
-        piece = frame.raw[position : position + size]
+        piece = raw[position : position + size]
         arrays.append(np.frombuffer(bytearray(piece), dtype).reshape(tensor["shape"]))
         position += size
+    return arrays
+
+
+def _step(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame, out: BinaryIO) -> None:
+    """One launch, recorded step by step."""
+    import json
+
+    from emulator.stepping import Stepper, recording
+
+    request, stepper = frame.header, Stepper(frame.header["cluster"])
+    try:
+        with recording(stepper):
+            run = kernel.run(
+                *_tensors(tensors, frame.raw),
+                seed=request["seed"],
+                schedule=request["schedule"],
+                check=False,
+                fine=True,
+            )
+    except emulator.EmulatorError as error:
+        _answer(out, {"stage": "refused", **_describe(emulator, error)})
+        return
+    findings = [_plain(finding.to_json()) for finding in run.findings]
+    header = {"stage": "stepped", "left_out": stepper.left_out, "findings": findings}
+    _answer(out, header, json.dumps(stepper.steps).encode())
+
+
+def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame, out: BinaryIO) -> None:
+    """One launch. Inputs are compared with their bytes afterwards: a kernel must not change them."""
+    request, arrays = frame.header, _tensors(tensors, frame.raw)
     before = [a.tobytes() for a in arrays]
     started = time.perf_counter()
     try:

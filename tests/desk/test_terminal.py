@@ -70,25 +70,18 @@ def a_report(points: float = 100, lines: tuple[int, ...] = (), micros: float | N
     return report
 
 
-class _Text:
-    """What `remember` needs of a submission."""
-
-    def __init__(self, source: str) -> None:
-        self.source, self.answers = source, {"q1": 1}
-
-
 def test_where_you_are(autograde: Autograde, folder: Path) -> None:
     first = autograde()
     assert first.code == 0 and "0 of 100 points, 0 of 1 exercises done" in first.out
     assert f"open {NOTEBOOK}, then run: autograde exercise_05" in first.out
-    remember(folder, a_report(80, (1,)), _Text("# TODO 2\n"))  # type: ignore[arg-type]
+    remember(folder, a_report(80, (1,)), "# TODO 2\n", {"q1": 1})
     autograde("hint", "5")
     second = autograde()
     assert "80/100" in second.out and "lost points in your last grade: synchronization" in second.out
     assert "you have seen level 1" in second.out
     plain = autograde("--plain")
     assert plain.out.isascii() and ".. exercise_05" in plain.out
-    remember(folder, a_report(), _Text("# better\n"))  # type: ignore[arg-type]
+    remember(folder, a_report(), "# better\n", {"q1": 1})
     third = autograde()
     assert "✓ exercise_05" in third.out and "all exercises done" in third.out
 
@@ -102,7 +95,7 @@ def test_a_level_that_does_not_exist(autograde: Autograde, level: str) -> None:
 
 def test_a_hint_speaks_of_what_the_last_grade_lost(autograde: Autograde, folder: Path) -> None:
     source = "x\n# TODO 3: fill\ny\nz\n# TODO 5: wait\nw\n"
-    remember(folder, a_report(80, (6, 3)), _Text(source))  # type: ignore[arg-type]
+    remember(folder, a_report(80, (6, 3)), source, {"q1": 1})
     result = autograde("hint", "5", "2")
     assert "for what your last grade lost: synchronization" in result.out
     shown = re.findall(r"^\d+\. TODO (\d)", result.out, re.MULTILINE)
