@@ -17,7 +17,7 @@ from autograder.grade import Settings, warm_pump
 from autograder.grading import grade_with_bar
 from autograder.learner import learner_submission, remember
 from autograder.progress import FOLDER
-from autograder.report.model import GradeReport
+from autograder.report.model import GradeReport, Verdict
 from autograder.report.terminal import brief, changed_rows, make_console
 from autograder.submission import syntax_problem
 
@@ -145,11 +145,12 @@ class Watcher:
 
         if report.exit_code == 3:
             return
-        state = progress.load(self.root)
-        entry = state.reached.setdefault(report.exercise, progress.Reached(max_points=report.max_points))
-        entry.failing = [check.id for check in report.checks if check.points < check.max_points]
-        entry.todo = todos(report, submission.source)
-        progress.save(self.root, state)
+        with progress.locked(self.root):
+            state = progress.load(self.root)
+            entry = state.reached.setdefault(report.exercise, progress.Reached(max_points=report.max_points))
+            entry.failing = [check.id for check in report.checks if check.points < check.max_points]
+            entry.todo = todos(report, submission.source)
+            progress.save(self.root, state)
 
     def _say(self, text: str, style: str = "") -> None:
         from autograder.report.terminal import say
@@ -162,8 +163,11 @@ class Watcher:
 
 
 def _worth_more(report: GradeReport) -> bool:
-    """Whether the other cases can tell anything: nothing but predictions lost points."""
-    return all(c.points >= c.max_points or c.id == "predictions" for c in report.checks)
+    """Whether the other cases can tell anything: nothing lost points but predictions, and what a quick grade skips (speed)."""
+    skipped = {
+        c.id for c in report.checks if c.verdict in (Verdict.SKIPPED, Verdict.ERROR) and c.id == "speed"
+    }
+    return all(c.points >= c.max_points or c.id == "predictions" or c.id in skipped for c in report.checks)
 
 
 def _now() -> str:

@@ -61,7 +61,6 @@ def a_report(points: float = 100, lines: tuple[int, ...] = (), micros: float | N
                 reference="matmul",
                 device="B200",
                 verdict="fast",
-                wanted=1,
                 pairs=1,
                 bytes_moved=1,
                 kernel_us=micros,
