@@ -148,14 +148,18 @@ def read_class(results: Path, course: Course) -> Class:
     state = _read_state(results)
     if not isinstance(state.get("rows"), list):
         raise UsageError(f"{results}: holds no results of `autograde batch`")
-    rows = []
-    for entry in state["rows"]:
-        record, confirmed = (_entry_record(results, entry, which) for which in ("record", "confirmed"))
-        if record is None:
-            raise UsageError(f"{results / STATE}: a line names no record; run `autograde batch` again")
-        exercise = course.find(record.exercise)
-        rows.append(Row(str(entry["student"]), exercise, str(entry["name"]), record, confirmed))
-    return Class(course.title, rows, seed=int(state["seed"]))
+    try:
+        rows = [_kept_row(results, entry, course) for entry in state["rows"]]
+        return Class(course.title, rows, seed=int(state["seed"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UsageError(f"{results / STATE}: is damaged; run `autograde batch` again") from None
+
+
+def _kept_row(results: Path, entry: dict[str, Any], course: Course) -> Row:
+    record, confirmed = (_entry_record(results, entry, which) for which in ("record", "confirmed"))
+    if record is None:
+        raise UsageError(f"{results / STATE}: a line names no record; run `autograde batch` again")
+    return Row(str(entry["student"]), course.find(record.exercise), str(entry["name"]), record, confirmed)
 
 
 def _entry_record(results: Path, entry: dict[str, Any], which: str) -> Record | None:
