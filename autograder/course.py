@@ -332,12 +332,13 @@ class Function(_Strict):
 class Tiers(_Strict):
     """Speed relative to something, 1 being its equal, from which a kernel gets all points and half of them.
 
-    `source`: the public number that `full` comes from, and the margin.
+    `source`: the public number that `full` comes from, and the margin. `solution`: what the reference solution reaches.
     """
 
     full: Annotated[float, Field(gt=0, le=100, strict=True)]
     partial: Annotated[float, Field(gt=0, le=100, strict=True)]
     source: Text
+    solution: Annotated[float, Field(gt=0, le=100, strict=True)] | None = None
 
     @model_validator(mode="after")
     def _partial_is_less(self) -> Tiers:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autograder.course import ITEM_BYTES, MEASURED_ON, MODELLED, Exercise, Goals, Tiers, Timing
-from autograder.report.model import Fault, Goal, Measured, ModelledTime, Tier, best_tier
+from autograder.report.model import Fault, Goal, Measured, ModelledTime, RoofPoint, Tier, best_tier
 from autograder.roofline import PEAKS, Roof, roof
 
 RESAMPLES = 2000
@@ -58,8 +58,20 @@ def against_the_roof(found: ModelledTime, timing: Timing, kernel: Exercise) -> M
     goals = timing.tiers.get(MODELLED)
     tiers = goals.roofline if goals else None
     reached = [goal("roofline", tiers, bound.microseconds / found.microseconds)] if tiers else []
-    update = {"roof_us": bound.microseconds, "goals": reached, "tier": best_tier(reached)}
+    update = {"roof": roof_point(bound, tiers), "goals": reached, "tier": best_tier(reached)}
     return found.model_copy(update=update)
+
+
+def roof_point(bound: Roof, tiers: Tiers | None) -> RoofPoint:
+    """A roof for a report, with what course.yaml knows of the reference solution."""
+    return RoofPoint(
+        microseconds=bound.microseconds,
+        flop=bound.flop,
+        nbytes=bound.nbytes,
+        tflops=bound.tflops,
+        tb_per_s=bound.tb_per_s,
+        solution=tiers.solution if tiers else None,
+    )
 
 
 ALL_WORK = 0.99  # the model counts on representative clusters
@@ -120,8 +132,7 @@ def judge(samples: dict[str, Any], timing: Timing, kernel: Exercise, arch: str, 
         "device": str(facts["device"]),
         "pairs": len(times),
         "bytes_moved": int(facts["input_bytes"] + facts["output_bytes"]),
-        "flop": bound.flop if bound else 0,
-        "roof_us": bound.microseconds if bound else None,
+        "roof": roof_point(bound, timing.goals(arch).roofline) if bound else None,
         "floor_us": floor_us(facts),
         "clocks": clocks,
     }
@@ -161,9 +172,10 @@ def _goals(tiers: Goals, head: dict[str, Any], times: Times, seed: int) -> list[
     found = []
     if tiers.library:
         found.append(goal("library", tiers.library, head["ratio"], head["interval"]))
-    if tiers.roofline and head["roof_us"]:
-        low, high = (head["roof_us"] * x for x in interval(times, seed=seed))
-        found.append(goal("roofline", tiers.roofline, head["roof_us"] / head["kernel_us"], (low, high)))
+    if tiers.roofline and head["roof"]:
+        least = head["roof"].microseconds
+        low, high = (least * x for x in interval(times, seed=seed))
+        found.append(goal("roofline", tiers.roofline, least / head["kernel_us"], (low, high)))
     return found
 
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from autograder.checks import Outcome
-from autograder.course import Builder, Exercise, Limits, too_large
+from autograder.course import MODELLED, Builder, Exercise, Limits, too_large
 from autograder.diagnosis import Diagnosis, Stopped
 from autograder.errors import UsageError, did_you_mean
 from autograder.grade import Session, ask, lower
+from autograder.report.model import RoofPoint
+from autograder.roofline import roof
 from autograder.runner.build import receive_prim_funcs, start_builder
 from autograder.runner.process import Pump
 from autograder.runner.sandbox import choose
+from autograder.speed import roof_point
 from autograder.submission import Submission, syntax_problem
 
 
@@ -31,6 +34,9 @@ class Timeline:
         exercise, title, source: what was timed. params: the builder's arguments.
         modelled: the fields of :class:`emulator.timing.model.Modelled` without the intervals, and `tflops`.
         intervals: [lane, start, end, kind, line, what] with times in cycles; `lanes` names them, top to bottom.
+        arrows: [lane, time, lane, time, what]: a signal of the first lane let the other one go on, which had waited for `what`.
+        waits_at: lines at which the warps wait that the bottleneck is about, with their text.
+        roof: the physical roof of the kernel at this size, None where its arithmetic is not known.
     """
 
     exercise: str
@@ -40,12 +46,16 @@ class Timeline:
     modelled: dict[str, Any]
     lanes: list[str]
     intervals: list[tuple[int, float, float, str, int, str]]
+    arrows: list[tuple[int, float, int, float, str]] = field(default_factory=list)
+    waits_at: list[str] = field(default_factory=list)
+    roof: RoofPoint | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with a version."""
         return {
             "format": "autograde-timeline", "version": 1, "exercise": self.exercise, "title": self.title, "source": self.source,
             "params": self.params, "modelled": self.modelled, "lanes": self.lanes, "intervals": self.intervals,
+            "arrows": self.arrows, "waits_at": self.waits_at, "roof": self.roof.model_dump() if self.roof else None,
         }  # fmt: skip
 
 
@@ -131,16 +141,28 @@ def timeline(
         (lane, start, end, kind, lines.get(site, 0), what)
         for lane, start, end, kind, site, what in data["intervals"]
     ]
-    params = dict(exercise.builder.params)
+    modelled = answer.header["modelled"]
+    places = [diagnosis.location(place["file"], place["line"]) for place in modelled["waits_at"]]
     return Timeline(
         exercise.id,
         exercise.title,
         submission.name,
-        params,
-        answer.header["modelled"],
+        dict(exercise.builder.params),
+        modelled,
         data["lanes"],
         intervals,
+        [tuple(arrow) for arrow in data["arrows"]],
+        [place.spell() for place in places],
+        _roof(exercise, modelled["clock_ghz"]),
     )
+
+
+def _roof(exercise: Exercise, clock_ghz: float) -> RoofPoint:
+    """The roof at this size; with the reference solution's share of it at the size of course.yaml, where that is known."""
+    sizes = dict(exercise.builder.params)
+    same = [t for t in exercise.timing if {**sizes, **t.params} == sizes and MODELLED in t.tiers]
+    tiers = same[0].tiers[MODELLED].roofline if same else None
+    return roof_point(roof(exercise, "sm_100a", clock_ghz), tiers)
 
 
 def _lines(diagnosis: Diagnosis, sites: Mapping[str, Mapping[str, Any]]) -> dict[int, int]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from autograder.report.model import CheckResult, Evidence, GradeReport, Grid, Verdict
+from autograder.report import roofline
+from autograder.report.model import CheckResult, Evidence, GradeReport, Grid, Measured, ModelledTime, Verdict
 from autograder.report.picture import svg
 
 # Symbol and ground under white text; each reaches a contrast of 4.5 to 1 with it.
@@ -54,6 +55,7 @@ def fragment(report: GradeReport, only: str | None = None, level: int = 3) -> st
     parts.append(details)
     if not only:
         parts += [_list("Speed", [f"<li>{escape(s)}</li>" for s in report.speed], level + 1)]
+        parts += _rooflines(report)
         parts += [_list("Notes that cost no points", [_evidence(note) for note in report.notes], level + 1)]
         if report.output.strip() and not report.full_marks:
             text = escape("\n".join(report.output.strip().splitlines()[-20:]))
@@ -69,6 +71,25 @@ def fragment(report: GradeReport, only: str | None = None, level: int = 3) -> st
         + "".join(parts)
         + "</section>"
     )
+
+
+def _rooflines(report: GradeReport) -> list[str]:
+    """Each timed kernel under the physical roof of its GPU, once."""
+    drawn: dict[str, str] = {}
+    times: list[Measured | ModelledTime] = [*report.measured, *report.modelled]
+    for time in times:
+        us, how = (
+            (time.kernel_us, "measured") if isinstance(time, Measured) else (time.microseconds, "modelled")
+        )
+        name = f"{time.builder}({', '.join(f'{k} = {v}' for k, v in time.params.items())}), {how}"
+        if time.roof is None or us is None or name in drawn:
+            continue
+        library = time.reference_us if isinstance(time, Measured) else None
+        picture = roofline.svg(roofline.marks(us, time.roof, library), time.roof, how, time.device)
+        drawn[name] = (
+            f"<figure style='margin: 1em 0'>{picture}<figcaption>{escape(name)} on {escape(time.device)}</figcaption></figure>"
+        )
+    return list(drawn.values())
 
 
 def page(report: GradeReport) -> str:

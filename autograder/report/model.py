@@ -169,6 +169,19 @@ class Goal(_Model):
         return f"{100 * self.ratio:.1f} %{sure} of {what}, {wanted}"
 
 
+class RoofPoint(_Model):
+    """The physical roof of a kernel at one problem size: the least time, what it has to compute and to move (each tensor once), and
+    the peak rates of the GPU. `solution` is the share of the roof's speed that the reference solution reaches, where that is known.
+    """
+
+    microseconds: float
+    flop: int
+    nbytes: int
+    tflops: float
+    tb_per_s: float
+    solution: float | None = None
+
+
 def best_tier(goals: list[Goal]) -> Tier:
     """The better one of several yardsticks counts."""
     reached = {goal.tier for goal in goals}
@@ -179,7 +192,7 @@ class Measured(_Model):
     """A kernel's speed on a GPU against a library call, in microseconds; never a modelled time.
 
     `ratio` is the kernel's speed relative to the reference's, `interval` its 95 % bootstrap interval, `repeatability` half of
-    the interval relative to the ratio, `goals` how that stands to the tiers of course.yaml, `roof_us` the physical roof at
+    the interval relative to the ratio, `goals` how that stands to the tiers of course.yaml, `roof` the physical roof at
     the clock that was seen, `floor_us` the least time that the bytes need at the peak bandwidth when L2 may keep some of the output,
     `clocks` the lowest and highest of each value while measuring.
     """
@@ -193,13 +206,12 @@ class Measured(_Model):
     goals: list[Goal] = []
     pairs: int
     bytes_moved: int
-    flop: int = 0
     kernel_us: float | None = None
     reference_us: float | None = None
     ratio: float | None = None
     interval: tuple[float, float] | None = None
     repeatability: float | None = None
-    roof_us: float | None = None
+    roof: RoofPoint | None = None
     floor_us: float | None = None
     clocks: dict[str, list[int]] = {}
     fault: Fault | None = None
@@ -215,8 +227,8 @@ class Measured(_Model):
             return f"{what}: no verdict, {self.message}"
         low, high = self.interval
         speed = f"{self.bytes_moved / self.kernel_us / 1e6:.2f} TB/s"
-        if self.flop > 100 * self.bytes_moved:
-            speed = f"{self.flop / self.kernel_us / 1e6:.0f} TFLOPS"
+        if self.roof and self.roof.flop > 100 * self.bytes_moved:
+            speed = f"{self.roof.flop / self.kernel_us / 1e6:.0f} TFLOPS"
         return (
             f"{what} takes {self.kernel_us:.1f} µs ({speed}),"
             f" PyTorch's {self.reference} {self.reference_us:.1f} µs: {100 * self.ratio:.1f} % of its speed"
@@ -227,7 +239,7 @@ class Measured(_Model):
 class ModelledTime(_Model):
     """What the timing model says of a kernel at a problem size (docs/timing_model.md); never a measured time.
 
-    `tensor_core` is the share of the time that the tensor core works, None for a kernel without MMAs; `roof_us` the physical
+    `tensor_core` is the share of the time that the tensor core works, None for a kernel without MMAs; `roof` the physical
     roof at the same clock, `goals` how the time stands to it, and the tiers of course.yaml.
     """
 
@@ -242,7 +254,7 @@ class ModelledTime(_Model):
     bottleneck: str
     tier: Tier = "none"
     goals: list[Goal] = []
-    roof_us: float | None = None
+    roof: RoofPoint | None = None
 
     def sentence(self) -> str:
         """One line for a reader: how long, how fast, and what holds it up."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +42,7 @@ def test_the_solution(autograde: Autograde, folder: Path) -> None:
     assert not re.search(r"(src|href)=|https?://|<script", page), (
         "works without a network and without scripts"
     )
-    assert page.count("<svg role=") == 2 and "aria-label" in page and "prefers-color-scheme: dark" in page
+    assert page.count("<svg role=") == 3 and "aria-label" in page and "prefers-color-scheme: dark" in page
     assert "wait: " in page and "tensor core" in page
     data = json.loads((folder / "t.json").read_text(encoding="utf-8"))
     assert (data["format"], data["version"]) == ("autograde-timeline", 1)
@@ -55,7 +57,36 @@ def test_the_solution(autograde: Autograde, folder: Path) -> None:
     trace = json.loads((folder / "t.trace").read_text(encoding="utf-8"))
     boxes = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert len(boxes) == len(data["intervals"]) and all(e["dur"] >= 0 for e in boxes)
+    check_trace(trace)
     assert not (folder / ".autograde").exists()
+
+
+def check_trace(trace: dict[str, Any]) -> None:
+    """The rules of the Trace Event Format that Perfetto's importer insists on."""
+    assert set(trace) == {"displayTimeUnit", "traceEvents"} and trace["displayTimeUnit"] in ("ms", "ns")
+    needed = {
+        "X": {"name", "ts", "dur", "tid"},
+        "M": {"name", "args"},
+        "s": {"id", "ts", "tid"},
+        "f": {"id", "ts", "tid"},
+    }
+    slices: dict[int, list[tuple[float, float]]] = {}
+    ends: dict[str, dict[int, tuple[float, str]]] = {"s": {}, "f": {}}
+    for event in trace["traceEvents"]:
+        assert needed[event["ph"]] <= set(event) and isinstance(event["pid"], int)
+        assert all(isinstance(event[k], int | float) and event[k] >= 0 for k in ("ts", "dur") if k in event)
+        if event["ph"] == "X":
+            slices.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] in "sf":
+            assert event["id"] not in ends[event["ph"]]
+            ends[event["ph"]][event["id"]] = (event["ts"], event["name"])
+    assert ends["s"].keys() == ends["f"].keys() and ends["s"], "every arrow has a beginning and an end"
+    assert all(ends["s"][n][0] <= ends["f"][n][0] and ends["s"][n][1] == ends["f"][n][1] for n in ends["s"])
+    for of_lane in slices.values():
+        of_lane.sort()
+        assert all(a[1] <= b[0] + 1e-3 for a, b in itertools.pairwise(of_lane)), (
+            "slices of a lane do not overlap"
+        )
 
 
 def test_json_to_the_terminal_is_json(autograde: Autograde) -> None:
@@ -174,7 +205,7 @@ def test_an_empty_grid_is_told(sizes: dict[str, int], grid: str) -> None:
 
 @pytest.mark.parametrize(
     ("first", "last", "close_up"),
-    [(None, None, "0.00 to 1.00"), (3.0, None, "3.00 to 4.00"), (7.5, None, "7.50 to 8.00"), (None, 2.0, "0.00 to 2.00"), (6.0, 7.0, "6.00 to 7.00")],
+    [(None, None, "2.67 to 3.67"), (3.0, None, "3.00 to 4.00"), (7.5, None, "7.50 to 8.00"), (None, 2.0, "0.00 to 2.00"), (6.0, 7.0, "6.00 to 7.00")],
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("cycles", "heading"), [(8000.0, "The whole run"), (16000.0, "The first 8.0 of 16.0 microseconds")]
@@ -212,3 +243,55 @@ def test_a_long_run_is_drawn_pixel_by_pixel() -> None:
         boxes = re.findall(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"', drawn)
         assert len(boxes) <= max(MOST_BOXES, WIDTH - LEFT)
         assert max(float(x) + float(w) for x, w in boxes) == pytest.approx(WIDTH, abs=2)
+
+
+def test_arrows_go_from_the_signal_to_the_warp_that_waited() -> None:
+    """In the close-up only, and only as many as can be told apart; they name the barrier and both lanes."""
+    from autograder.report.timeline import MOST_ARROWS, page
+    from autograder.timeline import Timeline
+
+    modelled = {
+        "clock_ghz": 1.0, "cycles": 8000.0, "microseconds": 9.0, "device": "B200", "flops": 0, "tflops": 0.0,
+        "bytes_loaded": 0, "bytes_stored": 0, "bytes_dram": 0, "busy": {}, "stalls": [], "bottleneck": "because <of> this",
+    }  # fmt: skip
+    lanes = ["CTA 0: TMA load", "CTA 0: warp 1"]
+    intervals = [
+        (0, 0.0, 3000.0, "TMA load", 1, ""),
+        (1, 0.0, 3000.0, "wait", 7, "full[0]"),
+        (1, 3000.0, 8000.0, "mma", 8, ""),
+    ]
+    arrow = (0, 2900.0, 1, 3000.0, "full[0]")
+    few = page(
+        Timeline("exercise_05", "", "", {}, modelled, lanes, intervals, [arrow], ["k.py:7: full.wait"])
+    )
+    assert (
+        few.count("<title>full[0]: CTA 0: TMA load signals at 2.900 us, CTA 0: warp 1 goes on</title>") == 1
+    )
+    assert "because &lt;of&gt; this<br>at k.py:7: full.wait" in few and "CTA 0: warp 1, MMA" in few
+    many = page(Timeline("exercise_05", "", "", {}, modelled, lanes, intervals, [arrow] * (MOST_ARROWS + 1)))
+    assert "signals at" not in many and f"{MOST_ARROWS + 1} signals of barriers are left out here" in many
+
+
+def test_the_roofline_shows_the_kernel_the_solution_and_pytorch() -> None:
+    from autograder.report.model import RoofPoint
+    from autograder.report.roofline import marks, svg
+
+    gemm = RoofPoint(
+        microseconds=60.0, flop=2 * 4096**3, nbytes=3 * 2**25, tflops=2243.0, tb_per_s=7.67, solution=0.5
+    )
+    drawn = svg(marks(240.0, gemm, 80.0), gemm, "measured", "NVIDIA <B200>")
+    assert (
+        "your kernel 573 TFLOPS, 25 % of the roof; reference solution 1145 TFLOPS, 50 % of the roof" in drawn
+    )
+    assert "PyTorch 1718 TFLOPS, 75 % of the roof" in drawn and "measured on NVIDIA &lt;B200&gt;" in drawn
+    places = {
+        shape: float(y) for shape, y in re.findall(r'<(circle cx|rect x)="[\d.]+" c?y="([\d.]+)"', drawn)
+    }
+    assert places["circle cx"] > places["rect x"] + 40, (
+        "four times the speed of the roof, and logarithmic: lower"
+    )
+    copy = RoofPoint(microseconds=35.0, flop=0, nbytes=2**28, tflops=2243.0, tb_per_s=7.67)
+    bars = svg(marks(70.0, copy), copy, "modelled", "B200")
+    assert "your kernel 3.83 TB/s, 50 % of the roof" in bars and "reference" not in bars
+    widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="18"', bars)]
+    assert widths[1] == pytest.approx(widths[0] / 2, rel=0.01)
