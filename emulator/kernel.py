@@ -503,7 +503,13 @@ def _check_launch(launch: Launch, program: Program) -> None:
     ctas = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
     if ctas > 16:
         raise LaunchError(f"a cluster of {ctas} CTAs is too large; the limit is 16 (8 portable)")
-    for g, c, axis in zip(launch.grid, launch.cluster, "xyz", strict=True):
+    for g, c, axis, most in zip(launch.grid, launch.cluster, "xyz", (2**31 - 1, 65535, 65535), strict=True):
+        if g < 1:
+            raise LaunchError(
+                f"the grid has {g} CTAs in {axis}; it needs at least 1 (a size divided by a larger tile gives 0)"
+            )
+        if g > most:
+            raise LaunchError(f"the grid has {g} CTAs in {axis}; the limit is {most}")
         if g % c:
             raise LaunchError(
                 f"the grid has {g} CTAs in {axis}, which is not a multiple of the cluster's {c}"

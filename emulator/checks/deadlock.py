@@ -115,7 +115,10 @@ def _state(stuck: Stuck) -> dict[str, Any]:
             "over": _phase_that_is_over(stuck),
             "idle": _idle_waits(stuck),
             "returned": _returned(bar),
-            "passed": bar.passed,
+            "passed": bool(bar.returned),
+            "same": all(
+                bar.returned.get(w) == (stuck.wait.site, stuck.wait.parity) for w in _warps(stuck.strands)
+            ),
         }
     if stuck.kind == "bar.sync":
         b = stuck.wait.barrier
@@ -288,7 +291,7 @@ def _mbarrier(
     generation = state["generation"]
     ahead, astray = state.pop("ahead"), state.pop("astray")
     over, idle, returned = state.pop("over"), state.pop("idle"), state.pop("returned")
-    passed = state.pop("passed")
+    passed, same = state.pop("passed"), state.pop("same")
     what = f"phase {generation} has seen {seen} of {plural(expected, 'arrival')}"
     announced = sum(a.tx for a in history if a.tx > 0)
     delivered = -sum(a.tx for a in history if a.tx < 0)
@@ -327,6 +330,14 @@ def _mbarrier(
             "Execute mbarrier.arrive.expect_tx with the bytes of the copies, once per phase, in the thread that "
             "issues them.",
         )
+    if over is not None and same:
+        return (
+            what,
+            f"Phase {over}, which it waits for, is over. In the round before, it waited for parity {parity}, too: the "
+            "phase has not flipped in between.",
+            "Flip the phase after every round: phase ^= 1 behind the wait, or advance() of the PipelineState, in every "
+            "thread that waits.",
+        )
     if over is not None:
         cause = (
             f"Phase {over}, which it waits for, is over, and so is the next one, which has the other parity: somebody "
@@ -357,14 +368,15 @@ def _mbarrier(
         return (
             what,
             f"Its arrival{f' ({where})' if where else ''} comes only after this wait has returned.",
-            f"Let the first round pass: a fresh mbarrier lets a wait for parity 1 through, so start this phase "
-            f"with {1 - parity}.",
+            f"If it waits for a place that nobody has used yet, let the first round pass: a fresh mbarrier lets a wait "
+            f"for parity 1 through, so start this phase with {1 - parity}. Else signal first, and wait then.",
         )
     if ahead and not seen:
         return (
             what,
             f"{' and '.join(ahead)} {'has' if len(ahead) == 1 else 'have'} completed more phases than {name}.",
-            "Use the same stage index in the wait and in what signals it, and advance it once per round.",
+            "Use the same stage index in the wait and in what signals it, advance it once per round, and let it live as "
+            "long as the barriers: a PipelineState that begins anew with each tile loses its place.",
         )
     if not seen and not history and not used:
         nobody = _nobody(machine, name)
@@ -384,10 +396,20 @@ def _mbarrier(
         )
     return (
         what,
-        f"{plural(expected - seen, 'arrival')} {'is' if expected - seen == 1 else 'are'} missing.",
-        f"Make the count given to mbarrier.init the arrivals of one phase (here {seen}): threads that execute "
-        "arrive, plus commits.",
+        f"{plural(expected - seen, 'arrival')} {'is' if expected - seen == 1 else 'are'} missing{_arrived(machine, history)}.",
+        "Let everybody arrive who has to, in every round. If these are all, the count given to mbarrier.init is wrong: it "
+        f"is the arrivals of one phase (here {seen}), threads that execute arrive plus commits.",
     )
+
+
+def _arrived(machine: Machine, history: list[Any]) -> str:
+    """Whose arrivals the current phase has seen."""
+    arrivals = [a for a in history if a.count > 0]
+    warps = {a.warp for a in arrivals}
+    if not warps or -1 in warps:
+        return ""
+    has = "has" if len(warps) == 1 else "have"
+    return f": only {words(warps, 'warp', 'warps')} {has} arrived{_line(machine.location(arrivals[0].site))}"
 
 
 def _nobody(machine: Machine, name: str) -> bool:

@@ -26,12 +26,29 @@ class GridOrder:
         self._known: list[Clocks] = [{} for _ in range(warps)]
         self._release_fence: list[Clocks | None] = [None] * warps
         self._acquire_pending: list[Clocks] = [{} for _ in range(warps)]
+        self._at_signal: dict[int, Clock] = {}  # what warps knew of their cluster at their last strong access
 
     def knows(self, event: Event, w: int) -> bool:
         """Whether an event of another cluster happens before what warp ``w`` does now."""
         clock = self._known[w].get(event.cl)
+        return clock is not None and _covers(clock, event)
+
+    def gap(self, event: Event, w: int) -> str:
+        """What is missing between an event of another cluster and warp ``w``, as far as strong accesses show it.
+
+        "signal": there are none on one of the sides; "meet before": who signalled had not met who wrote; "release": it had,
+        but its signal released nothing; "acquire": nobody of this cluster acquired what was released; "meet after": somebody
+        did, and has not met ``w``.
+        """
+        theirs = event.cl.grid
+        if not theirs.active or not self.active:
+            return "signal"
+        released = [clocks.get(event.cl) for clocks in self.order.detector.locations.values()]
+        if any(clock is not None and _covers(clock, event) for clock in released):
+            acquired = any(self.knows(event, other) for other in range(len(self._known)))
+            return "meet after" if acquired else "acquire"
         return (
-            clock is not None and event.col < clock.shape[1] and event.epoch <= clock.item(ORDER, event.col)
+            "release" if any(_covers(clock, event) for clock in theirs._at_signal.values()) else "meet before"
         )
 
     def access(self, w: int, key: Hashable, order: str) -> None:
@@ -43,6 +60,7 @@ class GridOrder:
         if order not in ("acquire", "release", "acq_rel", "relaxed"):
             raise ValueError(f"memory order {order!r}")
         self.active = True
+        self._at_signal[w] = self.order.rows[w].copy()
         location = self.order.detector.locations.setdefault(key, {})
         if order in ("acquire", "acq_rel"):
             self.learn(w, location)
@@ -85,6 +103,10 @@ class GridOrder:
 
     def _all(self, w: int) -> Clocks:
         return {self.order: self.order.rows[w], **self._known[w]}
+
+
+def _covers(clock: Clock, event: Event) -> bool:
+    return event.col < clock.shape[1] and bool(event.epoch <= clock.item(ORDER, event.col))
 
 
 def merge(into: Clocks, other: Clocks) -> None:

@@ -20,6 +20,18 @@ _PAIRS = 1024  # the same, of pairs of warps
 _STATES = 400  # states of a shadow that are searched for other writes of a buffer
 
 _CHECK_PHASE = " Check its initial phase and when it flips."
+# Between CTAs of a grid that no cluster joins, by what is missing (see GridOrder.gap).
+_GRID_FIX = {
+    "signal": "CTAs of one launch run in any order: give each its own elements, or order them with a release and an "
+    "acquire at gpu scope.",
+    "meet before": "Put a cta_sync between the writes and the signal to the other CTAs, so that the thread that signals "
+    "does it after all writes of its CTA.",
+    "release": "Execute fence.acq_rel.gpu after the writes (and the cta_sync behind them) and before the relaxed signal, "
+    "or signal with .release.gpu: a relaxed signal alone releases nothing.",
+    "acquire": "Execute fence.acq_rel.gpu after the relaxed read that has seen the signal, or read it with .acquire.gpu, "
+    "before the data is read.",
+    "meet after": "Put a cta_sync between the acquire of the signal and the reads of the other threads of this CTA.",
+}
 Uninitialised = Strength | str | Mapping[str, Strength | str]
 _SPACE = {"smem": "SMEM", "tmem": "TMEM", "gmem": "global memory"}
 
@@ -315,11 +327,8 @@ class Reporter:
             )
             return "one owner per element", fix, ""
         if apart:
-            fix = (
-                "CTAs of one launch run in any order: give each its own elements, or order them with a "
-                "release and an "
-                "acquire at gpu scope."
-            )
+            gap = cluster.grid.gap(earlier, c.later.w) if earlier.cl is not cluster else "signal"
+            fix = _GRID_FIX[gap]
             return "grid synchronization", fix, ""
         via = earlier.kind.via
         if via == "mbarrier" and earlier.bar is not None:

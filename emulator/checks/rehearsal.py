@@ -108,16 +108,17 @@ def rehearse(machine: Machine, waits: list[Stuck]) -> None:
 
 def _order(stuck: Stuck) -> tuple[int, int]:
     """Barriers of warps first, whose holders are known; then what is likely a cause: a wait that was overtaken, or
-    whose signals went to another CTA, or whose phase has seen a part of its arrivals; then what few warps wait for."""
+    whose signals went to another CTA, or whose phase has seen a part of its arrivals, or that nobody ever signalled; then what few warps wait for."""
     if stuck.kind == "bar.sync":
         return 0, len(stuck.strands)
     barrier = getattr(stuck.wait, "barrier", None) if stuck.kind == "mbarrier.wait" else None
-    begun = barrier is not None and barrier.pending != barrier.expected
-    return 1 if stuck.overtaken or stuck.astray else 2 if begun else 3, len(stuck.strands)
+    begun = barrier is not None and barrier.pending != barrier.expected and not stuck.holders
+    unused = barrier is not None and barrier.generation == 0 and barrier.pending == barrier.expected
+    return 1 if stuck.overtaken or stuck.astray else 2 if begun else 3 if unused else 4, len(stuck.strands)
 
 
 def _missing(machine: Machine, stuck: Stuck) -> set[Strand]:
-    """Strands that have not arrived at a barrier of warps."""
+    """Strands that have not arrived at a barrier of warps; of an mbarrier's phase, those who arrived in the one before."""
     cta = stuck.strands[0].cta
     if stuck.kind == "bar.sync":
         barrier = stuck.wait.barrier
@@ -138,6 +139,18 @@ def _missing(machine: Machine, stuck: Stuck) -> set[Strand]:
             s
             for s in machine.live
             if s.cta.cluster is cluster and not {(s.cta.rank, w) for w in s.threads.warps} & arrived
+        }
+    if stuck.kind == "mbarrier.wait" and 0 < stuck.wait.barrier.pending < stuck.wait.barrier.expected:
+        barrier = stuck.wait.barrier
+        before, now = (
+            {a.warp for a in history if a.count > 0} for history in (barrier.last_history, barrier.history)
+        )
+        return {
+            s
+            for s in machine.live
+            if s.cta.cluster is cta.cluster
+            and set(s.threads.warps) & (before - now)
+            and getattr(s.wait, "kind", "") != "barrier.cluster.wait"
         }
     return set()
 
@@ -192,16 +205,22 @@ def _release(machine: Machine, group: list[Stuck], waits: list[Stuck]) -> None:
         return
     before = {w for w in waits if w.over()}
     barrier = stuck.wait.barrier
-    # An exception is as good an end of the rehearsal as any: the kernel is broken already.
+    # A fault of the kernel is as good an end of the rehearsal as any. Anything else is a mistake of the emulator: the report
+    # goes on without what this rehearsal would have shown.
     try:
         if stuck.kind == "bar.sync":
-            barrier.generation += 1
-            barrier.arrived, barrier.expected, barrier.warps = 0, None, []
-            for other in waits:
-                if other.wait is not None and getattr(other.wait, "barrier", None) is barrier:
-                    other.released = True
-                    before.add(other)
-            _run_on(machine)
+            here = [w for w in waits if getattr(w.wait, "barrier", None) is barrier]
+            before.update(here)
+            group = here
+            for other in here:
+                other.released = True
+            met = [strand for other in here for strand in other.strands]
+            for _ in range(_ROUNDS):
+                barrier.generation += 1
+                barrier.arrived, barrier.expected, barrier.warps = 0, None, []
+                _run_on(machine)
+                if not any(getattr(s.wait, "barrier", None) is barrier for s in met if not s.done):
+                    break
         else:
             for member in group:
                 member.released = True
@@ -212,16 +231,18 @@ def _release(machine: Machine, group: list[Stuck], waits: list[Stuck]) -> None:
     except EmulatorError:
         pass
     except Exception as error:
-        _log.debug("a rehearsal ended with %r", error, exc_info=error)
+        _log.warning("the rehearsal of a hang failed: %r", error, exc_info=error)
     for other in waits:
         if other.over() and other not in before:
             other.holds_itself |= other in group
-            other.holders += [
-                member for member in group if member is not other and member not in other.holders
-            ]
+            credited = group
             if other.kind == "mbarrier.wait":
                 history = other.wait.barrier.history + other.wait.barrier.last_history
                 other.signals = list(dict.fromkeys(a.site for a in history if a.site >= 0))
+                signalled = {a.warp for a in history}
+                came = [m for m in group if any(signalled & set(s.threads.warps) for s in m.strands)]
+                credited = came or group
+            other.holders += [m for m in credited if m is not other and m not in other.holders]
 
 
 def _step_through(machine: Machine, stuck: Stuck) -> bool:

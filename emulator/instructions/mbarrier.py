@@ -240,7 +240,7 @@ def _wait(t: Threads, address: Any, parity: Any) -> Generator[Wait, None, None]:
             machine.trace.add(machine, "wait", t.site, machine.trace.barrier(machine, bar), p)
         while not bar.test(p):
             yield MbarrierWait(bar, p, t.site, warps)
-        bar.passed += 1
+        bar.returned.update(dict.fromkeys(warps, (t.site, p)))
         hb = t.cta.cluster.hb
         if hb is not None:
             first = t.cta.rank * t.cta.num_warps

@@ -48,7 +48,7 @@ def _done(t: Threads, bar: Mbarrier, parity: int, warps: list[int], acquire: boo
     """Test a phase; a success orders the waiting threads after the arrivals."""
     if not bar.test(parity):
         return False
-    bar.passed += 1
+    bar.returned.update(dict.fromkeys(warps, (t.site, parity)))
     hb = t.cta.cluster.hb
     if hb is not None and acquire:
         first = t.cta.rank * t.cta.num_warps

@@ -33,7 +33,7 @@ class Mbarrier:
         expected: arrivals per phase; pending: arrivals still missing; tx: transaction bytes still missing (may be
             negative while the expect_tx has not been executed); generation: completed phases; parity = generation & 1.
         copies: statement and bytes of each copy that was issued to signal this barrier and has not arrived.
-        passed: waits that have returned.
+        returned: statement and parity of the last wait of each warp that has returned.
     """
 
     cta: Cta
@@ -47,7 +47,7 @@ class Mbarrier:
     last_history: list[Arrival] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     hb: Any = None
-    passed: int = 0
+    returned: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def parity(self) -> int:

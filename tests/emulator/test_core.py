@@ -342,6 +342,20 @@ def test_too_much_shared_memory():
         emulator.run(big, np.zeros(32, np.float32))
 
 
+def test_an_empty_grid():
+    """Such as that of a builder that divides a size by a tile that is larger."""
+
+    @T.prim_func
+    def nothing(D: T.Buffer((32,), "float32")):
+        T.device_entry()
+        T.cta_id([32 // 64])
+        tx = T.thread_id([32])
+        D[tx] = T.float32(0)
+
+    with pytest.raises(emulator.LaunchError, match=r"the grid has 0 CTAs in x; it needs at least 1"):
+        emulator.run(nothing, np.zeros(32, np.float32))
+
+
 def test_same_seed_same_run():
     kernel = emulator.compile(add_kernel(1000, 128))
     rng = np.random.default_rng(0)

@@ -1100,6 +1100,36 @@ def test_a_flag_orders_two_clusters(orders: tuple[str, str], fenced: bool) -> No
         assert b.only().data["missing"] == "grid synchronization"
 
 
+@pytest.mark.parametrize(
+    ("left_out", "advice"),
+    [
+        ("signal", "give each its own elements"),
+        ("meet before", "cta_sync between the writes and the signal"),
+        ("release", "fence.acq_rel.gpu after the writes"),
+        ("acquire", "fence.acq_rel.gpu after the relaxed read"),
+        ("meet after", "cta_sync between the acquire"),
+    ],
+)
+def test_what_is_left_out_of_a_signal_between_clusters_is_named(left_out: str, advice: str) -> None:
+    b = Bench()
+    buf = b.detector.add_global(4096, 4)
+    other = b.cluster(1)
+    b.cl.gmem_write(rows(0), buf, vec(0, 32, 4), 4, 10)
+    if left_out != "meet before":
+        b.cl.cta_sync(0)
+    if left_out != "release":
+        b.cl.fence_acq_rel((1,))
+    if left_out != "signal":
+        b.cl.sync_location(1, "flag", "relaxed")
+        other.sync_location(2, "flag", "relaxed")
+    if left_out != "acquire":
+        other.fence_acq_rel((2,))
+    if left_out != "meet after":
+        other.cta_sync(0)
+    other.gmem_read(rows(3), buf, vec(0, 32, 4), 4, 11)
+    assert b.only().code == "race.gmem.write-read" and advice in b.only().fix
+
+
 def test_knowledge_of_other_clusters_travels_through_mbarriers() -> None:
     b = Bench()
     buf = b.detector.add_global(4096, 4)
