@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import emulator
+import emulator.lowering  # before the kernels: barriers keep their names
 from autograder.course import Course, Exercise, load_course
 from autograder.report.model import GradeReport
 
@@ -218,7 +219,7 @@ def test_emulator_finds_the_mistake(
         return
     kernel = emulator.compile(prim_func, arch=exercise.arch)
     found: dict[str, set[int]] = {}
-    for schedule, seed in SCHEDULES:
+    for schedule, seed in SCHEDULES if mutant.finding else SCHEDULES[::2]:
         run = kernel.run(*tensors(exercise), schedule=schedule, seed=seed)
         for finding in run.findings:
             if finding.code == "deadlock":

@@ -18,7 +18,7 @@ NUMPY = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat1
 HALF_ULP = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 REGION = re.compile(r"(?ms)^( *)# BEGIN SOLUTION\n.*?^ *# END SOLUTION$")
 STUB = r"\g<1># YOUR CODE HERE\n\g<1>pass"
-SCHEDULES = (("late", 0), ("eager", 0), *(("random", seed) for seed in range(8)))
+SCHEDULES = (("late", 0), ("eager", 0), *(("random", seed) for seed in range(4)))
 
 
 def compiled(source: Any, size: Size, build: Build, dtype: str = "float16") -> emulator.Kernel:
@@ -53,7 +53,7 @@ def assert_right(d: np.ndarray, size: Size, dtype: str = "float16") -> None:
 
 
 def assert_right_and_clean_everywhere(kernel: emulator.Kernel, size: Size, dtype: str = "float16") -> None:
-    """Right numbers and no finding, lints included, under ten schedules."""
+    """Right numbers and no finding, lints included, under six schedules."""
     for schedule, seed in SCHEDULES:
         d, run = launch(kernel, size, schedule, seed, dtype)
         assert run.findings == (), f"schedule {schedule} {seed}"
