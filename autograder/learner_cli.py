@@ -67,12 +67,15 @@ def hint(exercise: str | None, level: int | None, everything: bool, folder: Path
         echo("")
         for line in found.text.splitlines():
             echo_wrapped(line, hints.indent(line, False))
-        echo(f"\nthe whole level: autograde hint {spec.id} {found.level} --all")
+        echo("")
+        echo_wrapped(f"the whole level: autograde hint {spec.id} {found.level} --all", 2)
     else:
         for line, code in hints.lines(found.text):
             echo_wrapped(line, hints.indent(line, code))
     if found.level < found.levels:
-        echo(f"{'' if found.chosen else chr(10)}more: autograde hint {spec.id} {found.level + 1}")
+        if not found.chosen:
+            echo("")
+        echo_wrapped(f"more: autograde hint {spec.id} {found.level + 1}", 2)
     hints.remember(root, spec, found.level)
 
 
@@ -138,7 +141,8 @@ def diff(exercise: str, number: int | None, fastest: bool, plain: bool, folder: 
         echo("nothing has changed since")
         return
     show_diff(state.source, now.source, now.name, plain)
-    echo(f"\nback to it: autograde restore {spec.id} --number {state.number}")
+    echo("")
+    echo_wrapped(f"back to it: autograde restore {spec.id} --number {state.number}", 2)
 
 
 @click.command()
@@ -162,10 +166,10 @@ def restore(exercise: str, number: int | None, fastest: bool, listing: bool, fol
     aside = checkpoints.restore(root, path, spec.cells.kernel, spec.id, state)
     echo_wrapped(_which(state), 4)
     if aside is None:
-        echo(f"{path.name} holds exactly this kernel already")
+        echo_wrapped(f"{path.name} holds exactly this kernel already", 2)
         return
     echo(f"your file as it was is kept as {aside}")
-    echo(f"{path.name} holds this kernel now; if it is open in an editor, load it again there")
+    echo_wrapped(f"{path.name} holds this kernel now; if it is open in an editor, load it again there", 2)
 
 
 def _which(state: Checkpoint) -> str:
@@ -185,7 +189,8 @@ def completion(shell: str | None) -> None:
     if shell not in lines:
         raise UsageError(f"no completion for {shell}; bash, zsh and fish have it: autograde completion bash")
     line, file = lines[shell]
-    echo(f"run this now, or put it at the end of {file} for every new {shell}:\n\n  {line}")
+    echo_wrapped(f"run this now, or put it at the end of {file} for every new {shell}:", 2)
+    echo(f"\n  {line}")
 
 
 def _current(root: Path) -> str:
