@@ -378,8 +378,8 @@ class Timing(_Strict):
     """
 
     builder: Name | None = None
-    params: dict[Name, Positive]
-    reference: Literal["add", "copy", "double", "transpose", "matmul_nn", "matmul_nt"]
+    params: dict[Name, Annotated[int, Field(ge=0, strict=True)]]
+    reference: Literal["add", "attention", "copy", "double", "transpose", "matmul_nn", "matmul_nt"]
     pairs: Annotated[int, Field(ge=20, le=1000, strict=True)] = 60
     tiers: dict[Device, Goals] = {}
 
@@ -397,7 +397,15 @@ class Timing(_Strict):
 
 
 # Inputs that a reference takes.
-REFERENCE_INPUTS = {"add": 2, "copy": 1, "double": 1, "transpose": 1, "matmul_nn": 2, "matmul_nt": 2}
+REFERENCE_INPUTS = {
+    "add": 2,
+    "attention": 3,
+    "copy": 1,
+    "double": 1,
+    "transpose": 1,
+    "matmul_nn": 2,
+    "matmul_nt": 2,
+}
 
 
 class KernelSpec(_Strict):

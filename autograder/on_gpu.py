@@ -156,6 +156,7 @@ class GpuSide:
             "oracle": kernel.oracle,
             "terms": kernel.size(kernel.tolerance.terms),
             "accumulate_eps": kernel.tolerance.eps,
+            "options": kernel.options,
         }
         request: dict[str, Any] = {
             "stage": "time",

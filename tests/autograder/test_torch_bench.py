@@ -50,7 +50,26 @@ def events_that_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+ATTENTION = {"attention": 0, "attention_causal": 1}
+
+
+def attention_plan(causal: int) -> dict[str, Any]:
+    """Two batches, two query heads per head of K and V."""
+    q, kv = [2, M, 4, K], [2, N, 2, K]
+    roles = [("Q", "input", q), ("K", "input", kv), ("V", "input", kv), ("O", "output", q)]
+    return {
+        "tensors": [{"name": n, "role": r, "dtype": "float16", "shape": s} for n, r, s in roles],
+        "reference": "attention",
+        "oracle": "attention",
+        "terms": 1,
+        "accumulate_eps": 1.0,
+        "options": {"causal": causal},
+    }
+
+
 def plan(oracle: str, reference: str) -> dict[str, Any]:
+    if oracle in ATTENTION:
+        return attention_plan(ATTENTION[oracle])
     inputs: dict[str, list[tuple[str, list[int]]]] = {
         "add": [("float32", [M]), ("float32", [M])],
         "double": [("float16", [M, N])],
@@ -74,6 +93,16 @@ def plan(oracle: str, reference: str) -> dict[str, Any]:
     }
 
 
+def attention(inputs: list[Any], causal: int) -> Any:
+    """O in fp32; query i sees keys 0 to i + N - M."""
+    q, k, v = (x.astype(np.float32).transpose(0, 2, 1, 3) for x in inputs)
+    s = q @ k.repeat(2, axis=1).swapaxes(2, 3) / np.sqrt(K)
+    if causal:
+        s = np.where(np.arange(N) <= np.arange(M)[:, None] + N - M, s, -np.inf)
+    p = np.exp(s - s.max(axis=3, keepdims=True))
+    return (p / p.sum(axis=3, keepdims=True) @ v.repeat(2, axis=1)).transpose(0, 2, 1, 3)
+
+
 def right(oracle: str) -> Callable[..., None]:
     """A kernel on TVM's tensors that computes what the oracle wants."""
 
@@ -87,6 +116,8 @@ def right(oracle: str) -> Callable[..., None]:
             "transpose": lambda: inputs[0].T,
             "gemm_nn": lambda: wide[0] @ wide[1],
             "gemm_nt": lambda: wide[0] @ wide[1].T,
+            "attention": lambda: attention(inputs, 0),
+            "attention_causal": lambda: attention(inputs, 1),
         }[oracle]()
         torch.from_dlpack(tensors[-1]).copy_(torch.from_numpy(np.ascontiguousarray(value)))
 
@@ -94,7 +125,7 @@ def right(oracle: str) -> Callable[..., None]:
 
 
 PAIRS = [("add", "add"), ("double", "copy"), ("double", "double"), ("transpose", "transpose"), ("transpose", "copy"),
-         ("copy", "copy"), ("gemm_nn", "matmul_nn"), ("gemm_nt", "matmul_nt")]  # fmt: skip
+         ("copy", "copy"), ("gemm_nn", "matmul_nn"), ("gemm_nt", "matmul_nt"), ("attention", "attention"), ("attention_causal", "attention_causal")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("oracle", "reference"), PAIRS)
@@ -165,7 +196,7 @@ def test_what_the_repeatability_is_measured_with() -> None:
 
 
 def test_every_reference_of_the_course_exists() -> None:
-    assert set(REFERENCES) == set(REFERENCE_INPUTS)
+    assert set(REFERENCES) - {"attention_causal"} == set(REFERENCE_INPUTS)
 
 
 @pytest.mark.parametrize(

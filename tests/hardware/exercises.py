@@ -221,7 +221,8 @@ def measure_one(
         "reference": timing.reference,
         "oracle": kernel.oracle,
         "terms": kernel.size(kernel.tolerance.terms),
-        "accumulate_eps": kernel.tolerance.accumulate_eps,
+        "accumulate_eps": kernel.tolerance.eps,
+        "options": kernel.options,
     }
     run = executable(job["change"])
     bench = device.bench(run, plan, SEED + repeat)

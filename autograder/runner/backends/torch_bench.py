@@ -19,8 +19,32 @@ MIN_FLUSH_BYTES = 512 << 20
 # Peak DRAM bandwidth in bytes per second where the driver does not tell clock and bus width. NVIDIA's data sheets.
 PEAK_BANDWIDTH = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA B200": 7.7e12}
 
+HEAD = 128  # rows of a head in two-dimensional tensors of attention
+
+
+def _attention(torch: Any, x: list[Any], causal: bool) -> Any:
+    """Attention of Q, K and V: (B, S, H, D), (H, S, D), or (N, D) with 128 rows per head; as Q."""
+    q, k, v = (_by_head(t) for t in x)
+    queries, keys = q.shape[2], k.shape[2]
+    options: dict[str, Any] = {"enable_gqa": q.shape[1] != k.shape[1], "is_causal": causal}
+    if causal and queries != keys:  # PyTorch's own causal mask begins at the top left
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+        options |= {"is_causal": False, "attn_mask": mask}
+    o = torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+    return o.transpose(1, 2) if x[0].ndim == 4 else o.reshape(x[0].shape)
+
+
+def _by_head(t: Any) -> Any:
+    """As (B, H, S, D)."""
+    if t.ndim == 4:
+        return t.transpose(1, 2)
+    return t.unsqueeze(0) if t.ndim == 3 else t.view(-1, 1, HEAD, t.shape[1])
+
+
 # What a user would call. All write into a tensor that exists already, except where PyTorch has no such form.
 REFERENCES: dict[str, Callable[[Any, list[Any], Any], Any]] = {
+    "attention": lambda torch, x, out: _attention(torch, x, causal=False),
+    "attention_causal": lambda torch, x, out: _attention(torch, x, causal=True),
     "copy": lambda torch, x, out: out.view(-1).copy_(x[0].view(-1)),
     "double": lambda torch, x, out: torch.mul(x[0], 2, out=out),
     "add": lambda torch, x, out: torch.add(x[0], x[1], out=out),
@@ -34,6 +58,14 @@ def _gemm(a: Any, b: Any) -> tuple[Any, Any]:
     return a.float() @ b.float(), a.float().abs() @ b.float().abs()
 
 
+def _attention_bound(x: list[Any], causal: bool) -> tuple[Any, Any]:
+    """The weighted mean of V, and of |V| times the rounding of P to fp16 and as much again for all else."""
+    import torch
+
+    q, k, v = (t.float() for t in x)
+    return _attention(torch, [q, k, v], causal), 2.0**-10 * _attention(torch, [q, k, v.abs()], causal)
+
+
 # The right output of an oracle, and the sum of magnitudes that bounds a right kernel's error (None: no error at all).
 EXPECTED: dict[str, Callable[[list[Any]], tuple[Any, Any]]] = {
     "add": lambda x: (x[0] + x[1], None),
@@ -42,7 +74,20 @@ EXPECTED: dict[str, Callable[[list[Any]], tuple[Any, Any]]] = {
     "transpose": lambda x: (x[0].t(), None),
     "gemm_nn": lambda x: _gemm(x[0], x[1]),
     "gemm_nt": lambda x: _gemm(x[0], x[1].t()),
+    "attention": lambda x: _attention_bound(x, causal=False),
+    "attention_causal": lambda x: _attention_bound(x, causal=True),
 }
+
+
+def _with_mask(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan; attention with a causal mask has names of its own."""
+    if not plan.get("options", {}).get("causal"):
+        return plan
+    names = {
+        key: f"{plan[key]}_causal" if plan[key] == "attention" else plan[key]
+        for key in ("oracle", "reference")
+    }
+    return {**plan, **names}
 
 
 class TorchBench:
@@ -53,7 +98,7 @@ class TorchBench:
         import torch
         import tvm
 
-        self._torch, self._plan = torch, plan
+        self._torch, self._plan = torch, _with_mask(plan)
         torch.backends.cuda.matmul.allow_tf32 = False
         self._device = torch.device(DEVICE)
         self._random = torch.Generator(self._device).manual_seed(seed % 2**63)
@@ -64,7 +109,7 @@ class TorchBench:
         self._pristine = [torch.empty_like(t) for t in self._inputs]
         self._reference_output = torch.empty_like(self._output)
         self._arguments = [tvm.runtime.from_dlpack(t) for t in make]
-        self._kernel, self._reference = kernel, REFERENCES[plan["reference"]]
+        self._kernel, self._reference = kernel, REFERENCES[self._plan["reference"]]
         self._properties = torch.cuda.get_device_properties(0)
         self._l2 = int(getattr(self._properties, "L2_cache_size", 0))
         self._flush = torch.ones(

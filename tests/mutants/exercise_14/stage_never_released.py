@@ -8,7 +8,7 @@ from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 
 TILE = 128  # queries of a CTA, and keys of a block
-STAGES = 2  # blocks of K and V that SMEM holds
+STAGES = 3  # blocks of K and V that SMEM holds
 SLOTS = 2  # blocks of scores that TMEM holds
 O_N = 64  # columns of O that a thread has in registers at a time
 

@@ -8,7 +8,7 @@ from tvm.script import tirx as T
 from tvm.script.tirx import tile as Tx
 
 TILE = 128  # queries of a CTA, and keys of a block
-STAGES = 2  # blocks of K and V that SMEM holds
+STAGES = 3  # blocks of K and V that SMEM holds
 SLOTS = 2  # blocks of scores that TMEM holds
 O_N = 64  # columns of O that a thread has in registers at a time
 
@@ -126,7 +126,7 @@ def build_attention(H, SQ, SKV, D, causal, threshold):
                             Tx.gemm_async(  # <- here
                                 O_tmem[:, :],
                                 P_tmem[:, first : first + TILE],
-                                V_smem[block % STAGES ^ 1, :, :],
+                                V_smem[(block + 1) % STAGES, :, :],
                                 transB=True,
                                 accum=block > 0,
                                 dispatch="tcgen05",
