@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -291,3 +292,39 @@ def test_a_fallback_earns_what_the_fallback_is(graded: Graded) -> None:
     )
     report = graded(source)
     assert report.points == 0 and "not a tvm.tirx.PrimFunc" in report.check("build").summary  # type: ignore[union-attr]
+
+
+# Names in a kernel -------------------------------------------------------------------------------
+
+EVIL = [
+    "x\nimport os; os.mkdir(MARKER)\n#", "x = os.mkdir(MARKER) or 0", "__import__('os').mkdir(MARKER)", "x'); __import__('os').mkdir(MARKER); ('",
+    '"""', "\\", "\x00", "é̈", "t", "args", "alive", "K0_f", "STATIC_BASE", "return", "lambda", "x" * 5000, "", "@local x", "%s{}{0}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["name", "every string"])
+def test_names_in_a_kernel_are_never_code(emulated: Emulated, tmp_path: Any, field: str) -> None:
+    """The emulator makes Python from a kernel. Names and texts in its JSON that are Python themselves stay names and texts."""
+    import json
+
+    marker = tmp_path / "marker"
+    graph = json.loads(emulated.graph(kernel(RIGHT)))
+    nodes = graph["nodes"]
+    named = {
+        n["data"]["name"]
+        for n in nodes
+        if isinstance(n.get("data"), dict) and isinstance(n["data"].get("name"), int)
+    }
+    texts = [i for i, n in enumerate(nodes) if n["type"] == "ffi.String" and (field != "name" or i in named)]
+    assert len(texts) > 3
+    for shift in range(0, len(EVIL), 5):
+        for position, i in enumerate(texts):
+            if field == "name" or position % len(EVIL) == shift:
+                evil = EVIL[(position + shift) % len(EVIL)].replace("MARKER", repr(str(marker)))
+                nodes[i] = {"type": "ffi.String", "data": evil}
+        if field == "name":
+            assert emulated.judged(json.dumps(graph).encode())["mismatches"] == 0, "it is still right"
+        else:
+            with suppress(Exception):  # TVM refuses most of these, each in its own way
+                emulated.judged(json.dumps(graph).encode())
+        assert not marker.exists(), "a name was executed"
