@@ -78,6 +78,7 @@ class GradeCells(NbGraderPreprocessor):  # type: ignore[misc]
             )
         )
         exercise = course.find(about["assignment"])
+        agree(nb.cells, exercise)  # before seconds are spent
         record = grade_folder(root, course, exercise, about["student"], folder)
         if not record.final:
             raise MachineError(
@@ -108,8 +109,9 @@ def write_outputs(cells: list[Any], exercise: Exercise, record: Record) -> None:
     """One result per cell that calls `check`: the points, which nbgrader reads, and the report, which people read.
 
     Raises:
-        CourseError: the gradebook and course.yaml do not agree on a check or on its points.
+        CourseError: see `agree`.
     """
+    agree(cells, exercise)
     count = 0
     for cell in cells:
         if cell.get("cell_type") == "code":
@@ -119,8 +121,6 @@ def write_outputs(cells: list[Any], exercise: Exercise, record: Record) -> None:
             continue
         count += 1
         points, shown = _result(record, exercise, name)
-        if name:
-            _agree(cell, exercise, name)
         data = {"text/plain": repr(points), "text/html": shown}
         cell["outputs"] = [nbformat.v4.new_output("execute_result", data, execution_count=count)]
         cell["execution_count"] = count
@@ -147,18 +147,28 @@ def _result(record: Record, exercise: Exercise, name: str) -> tuple[float, str]:
     return (min(max(points, 0.0), most) if math.isfinite(points) else 0.0), fragment(report, name or None)
 
 
-def _agree(cell: Any, exercise: Exercise, name: str) -> None:
-    check = next((c for c in exercise.checks if str(c.id) == name), None)
+def agree(cells: list[Any], exercise: Exercise) -> None:
+    """Look whether the gradebook, whose points nbgrader has put into the scored cells, has the points of course.yaml.
+
+    Raises:
+        CourseError: it has not, because course.yaml changed after the release.
+    """
+    known = {str(check.id): check.points for check in exercise.checks}
     again = f"run `nbgrader generate_assignment {exercise.id} --force`"
-    if check is None:
-        raise CourseError(
-            f"{exercise.id} was released with a check {name}, which course.yaml does not have; {again}"
-        )
-    points = float(cell["metadata"]["nbgrader"]["points"])
-    if points != check.points:
-        raise CourseError(
-            f"{exercise.id}, {name}: {points:g} points in the gradebook, {check.points:g} in course.yaml; {again}"
-        )
+    for cell in cells:
+        marked = cell.get("metadata", {}).get("nbgrader", {})
+        name = str(marked.get("grade_id"))
+        if not marked.get("grade"):
+            continue
+        if name not in known:
+            raise CourseError(
+                f"{exercise.id} was released with a check {name}, which course.yaml does not have; {again}"
+            )
+        if float(marked["points"]) != known[name]:
+            raise CourseError(
+                f"{exercise.id}, {name}: {marked['points']:g} points in the gradebook,"
+                f" {known[name]:g} in course.yaml; {again}"
+            )
 
 
 def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
