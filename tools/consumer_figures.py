@@ -14,7 +14,8 @@ from pathlib import Path
 COURSE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ladder_figures import TILE_COLOURS, Drawing, Event, build, kernel_source, run  # noqa: E402
+from ladder_figures import TILE_COLOURS, Event, build, kernel_source, run  # noqa: E402
+from svg import Drawing  # noqa: E402
 
 EXERCISE = "exercise_12"
 SEED = 0  # an order in which consumer 0 begins a tile while the accumulator of consumer 1 is still being read

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 COURSE = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COURSE))
+sys.path[:0] = [str(COURSE), str(COURSE / "tools")]
+
+from svg import FAINT, INK, Drawing  # noqa: E402
 
 import emulator  # noqa: E402
 import emulator.lowering  # noqa: E402  before kernels are built: barriers keep their names
@@ -27,7 +29,7 @@ from emulator.machine.mbarrier import Mbarrier  # noqa: E402
 from emulator.scheduler import Machine  # noqa: E402
 from emulator.tile_record import TileRecord  # noqa: E402
 
-INK, FAINT, RED = "#1f2933", "#9aa5b1", "#b91c1c"
+RED = "#b91c1c"
 SEED_10 = 35  # an order in which all three roles are at work side by side
 SEED_11 = 13  # the CTAs' loads take turns, and the MMAs of the second tile begin before the first one is read
 TILE_COLOURS = ("#dbeafe", "#dcfce7", "#ffedd5", "#ede9fe")
@@ -132,51 +134,6 @@ def run(
         result = kernel.run(a, b, np.empty((m, n), np.float16), schedule=schedule, seed=seed)
     assert result.findings == ()
     return [event for event in events if event.cta < ctas]
-
-
-# ------------------------------------------------------------------------------------------ drawing
-
-
-class Drawing:
-    """An SVG file with a title and a description."""
-
-    def __init__(self, width: int, height: int, title: str, description: str) -> None:
-        self.head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-            f' role="img" aria-labelledby="t d" font-family="Helvetica, Arial, sans-serif">\n'
-            f'<title id="t">{title}</title>\n<desc id="d">{description}</desc>\n'
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
-        )
-        self.parts: list[str] = []
-
-    def box(self, x: float, y: float, w: float, h: float, fill: str, stroke: str = INK) -> None:
-        self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" fill="{fill}" stroke="{stroke}"/>'
-        )
-
-    def text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        size: float = 11,
-        anchor: str = "middle",
-        fill: str = INK,
-        bold: bool = False,
-    ) -> None:
-        weight = ' font-weight="bold"' if bold else ""
-        self.parts.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}"{weight}>{text}</text>'
-        )
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = FAINT, dash: str = "") -> None:
-        dashes = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(
-            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}"{dashes}/>'
-        )
-
-    def svg(self) -> str:
-        return self.head + "\n".join(self.parts) + "\n</svg>\n"
 
 
 # ------------------------------------------------------------------------------------------ exercise 09

@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 
 COURSE = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COURSE))
+sys.path[:0] = [str(COURSE), str(COURSE / "tools")]
+
+from svg import GREY, INK, Drawing  # noqa: E402
 
 import emulator  # noqa: E402
 import emulator.lowering  # noqa: E402  before kernels are built: barriers keep their names
@@ -32,7 +34,6 @@ from emulator.scheduler import Machine, Strand  # noqa: E402
 from emulator.threads import Threads  # noqa: E402
 
 WIDTH, LEFT, ROW, BAR = 910, 128, 40, 26
-INK, GREY, PAPER = "#1f2933", "#52606d", "#ffffff"
 FILL = {"copy": "#ffedd5", "load": "#dbeafe", "mma": "#dcfce7", "wait": "#fde68a", "meet": "#e5e7eb"}
 
 
@@ -218,16 +219,12 @@ def draw(figure: Figure, bars: list[Bar]) -> str:
     unit = (WIDTH - LEFT - 14) / steps
     height = 44 + ROW * len(figure.rows)
     rows = {key: 12 + ROW * number for number, key in enumerate(figure.rows)}
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-        ' role="img" aria-labelledby="t d" font-family="Helvetica, Arial, sans-serif">',
-        f'<title id="t">{escape(figure.title)}</title>',
-        f'<desc id="d">{escape(figure.description)} The axis is the order of events, not time.</desc>',
-        f'<rect width="{WIDTH}" height="{height}" fill="{PAPER}"/>',
-    ]
+    description = f"{figure.description} The axis is the order of events, not time."
+    drawing = Drawing(WIDTH, height, figure.title, description, number=".1f")
+    lines = drawing.parts
     for key, label in figure.rows.items():
         middle = rows[key] + BAR / 2
-        lines.append(_text(LEFT - 10, middle + 4, label, 12, INK, "end", bold=True))
+        drawing.text(LEFT - 10, middle + 4, label, 12, "end", bold=True)
         lines.append(f'<path d="M{LEFT} {middle}H{WIDTH - 10}" stroke="#cbd2d9" stroke-width="1"/>')
     for bar in bars:
         x, width = LEFT + unit * bar.start, max(2.0, unit * (bar.end - bar.start))
@@ -239,7 +236,7 @@ def draw(figure: Figure, bars: list[Bar]) -> str:
         parts = [bar.label] if size == 10.5 else bar.label.split(", ")
         for number, part in enumerate(parts):
             y = rows[bar.row] + BAR / 2 + (4 if len(parts) == 1 else 11 * number - 2)
-            lines.append(_text(x + width / 2, y, part, size, INK, "middle"))
+            drawing.text(x + width / 2, y, part, size)
     legend = [
         ("copy", "threads copy"),
         ("load", "TMA load in flight"),
@@ -250,17 +247,9 @@ def draw(figure: Figure, bars: list[Bar]) -> str:
     for number, (kind, text) in enumerate(legend):
         x, y = LEFT + 190 * number, height - 24
         lines.append(f'<rect x="{x}" y="{y}" width="14" height="14" fill="{FILL[kind]}" stroke="{INK}"/>')
-        lines.append(_text(x + 20, y + 11, text, 11, GREY, "start"))
-    lines.append(_text(WIDTH - 12, height - 13, "order of events →", 11, GREY, "end"))
-    return "\n".join([*lines, "</svg>"]) + "\n"
-
-
-def _text(x: float, y: float, text: str, size: float, colour: str, anchor: str, bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{weight}>'
-        f"{escape(text)}</text>"
-    )
+        drawing.text(x + 20, y + 11, text, 11, "start", GREY)
+    drawing.text(WIDTH - 12, height - 13, "order of events →", 11, "end", GREY)
+    return drawing.svg()
 
 
 def main(argv: list[str] | None = None) -> int:
