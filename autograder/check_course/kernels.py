@@ -186,7 +186,7 @@ def mutant(root: Path, course: Course, exercise: Exercise, name: str) -> Found:
     submission = from_python(path.name, broken.source)
     escaped: list[str] = []
     for quick in (True, False):  # most mistakes show in the quick cases
-        settings = Settings(seed=SEED, quick=quick, measure=has_speed(exercise), cache=_assembly_cache(root))
+        settings = Settings(seed=SEED, quick=quick, measure=judged_by == "speed", cache=_assembly_cache(root))
         report = grade(exercise, submission, course.limits, settings)
         if report.exit_code == EXIT_MACHINE:
             return Found(owed=_why(report))
