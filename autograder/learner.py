@@ -37,6 +37,8 @@ def learner_submission(root: Path, spec: Exercise, path: Path | None = None) -> 
     """
     from autograder.submission import read_submission, released_kernel
 
+    if path is not None and path.is_symlink():  # it may lead to a solution, and be handed in by somebody else
+        raise UsageError(f"{path}: is a link; give the file itself")
     return read_submission(path or learner_path(root, spec), spec, released_kernel(root, spec))
 
 

@@ -22,7 +22,18 @@ NAMESPACES = ("user", "mnt", "pid", "net", "ipc")
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 # Of this repository, what the processes of a submission need: neither oracles nor checks nor course.yaml.
 OWN_FILES = ("autograder/__init__.py", "autograder/errors.py", "autograder/runner", "emulator")
-CHOICES = ("auto", "basic", "full")
+# What of a course folder is never shown, even if the folder itself has to be.
+SECRETS = (
+    "solutions",
+    "exercises",
+    "submitted",
+    "autograded",
+    "feedback",
+    "results",
+    "tests",
+    ".git",
+    ".autograde",
+)
 FOLDER_MIB = 256
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/nix/store", "/etc/ld.so.cache", "/etc/localtime")
@@ -46,6 +57,9 @@ class Sandbox:
         mounts[PACKAGE_ROOT / "autograder"] = ["--tmpfs", str(PACKAGE_ROOT / "autograder")]
         for path in (*interpreter_folders(), *(PACKAGE_ROOT / name for name in OWN_FILES), *readable):
             mounts[path] = ["--ro-bind", str(path), str(path)]
+        for folder in self.hidden:  # also where the course's own folder is the virtual environment
+            inside = [folder / name for name in SECRETS if mounts[folder][0] == "--ro-bind"]
+            mounts |= {path: ["--tmpfs", str(path)] for path in inside if path.is_dir()}
         mounts[work] = ["--size", str(FOLDER_MIB << 20), "--tmpfs", str(work)]
         # Parents before what lies in them, so that a hidden folder may hold a visible one and the other way round.
         in_order = sorted(mounts, key=lambda path: len(path.parts))

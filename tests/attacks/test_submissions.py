@@ -23,7 +23,8 @@ from autograder.batch.grading import task, unreadable
 from autograder.batch.record import snapshot
 from autograder.batch.run import Class, Row
 from autograder.course import Course, Exercise, load_course
-from autograder.errors import CourseError, SubmissionError
+from autograder.errors import CourseError, SubmissionError, UsageError
+from autograder.learner import learner_submission
 from autograder.report import html, terminal
 from autograder.report.model import Verdict
 from autograder.submission import Submission, read_submission
@@ -219,6 +220,14 @@ def test_links_pipes_and_devices_are_no_submissions(
     assert len(read) >= 7
     for one in read.values():
         assert one.submission is None and one.problem and "\n" not in one.problem, one.student
+
+
+def test_a_link_is_no_file_to_grade_by_hand(exercise: Exercise, tmp_path: Path) -> None:
+    """A43: `autograde EX --file` of a link to the solution, as an instructor may grade one file of a class."""
+    link = tmp_path / exercise.notebook
+    link.symlink_to(REPOSITORY / "solutions" / exercise.id / exercise.notebook)
+    with pytest.raises(UsageError, match="is a link; give the file itself"):
+        learner_submission(REPOSITORY, exercise, link)
 
 
 def test_what_is_graded_is_what_was_read(exercise: Exercise, course: Course, tmp_path: Path) -> None:

@@ -71,6 +71,19 @@ def test_a_course_within_pythons_own_folders_is_hidden(
 
 
 @needs_bubblewrap
+def test_a_course_that_is_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m venv .` in the course folder: Python's folders are seen, the solutions are not."""
+    course = tmp_path / "course"
+    for name in ("lib", "solutions", ".git"):
+        (course / name).mkdir(parents=True)
+        (course / name / "file").write_text("x")
+    found = (*sandbox.interpreter_folders(), course)
+    monkeypatch.setattr(sandbox, "interpreter_folders", lambda: found)
+    code = f"import os; print([os.listdir(os.path.join({str(course)!r}, n)) for n in ('lib', 'solutions', '.git')])"
+    assert inside(Sandbox(bubblewrap()[0], (course,)), tmp_path / "work", code) == "[['file'], [], []]"
+
+
+@needs_bubblewrap
 def test_only_the_work_folder_is_writable_and_it_is_bounded(tmp_path: Path) -> None:
     code = """
 import os, sys
