@@ -16,6 +16,7 @@ CORE_IS_BUSY, DRAM_IS_BUSY, WAY_IS_BUSY = (
     0.85,
 )  # shares of the time from which on an engine is the limit
 RING_IS_FULL = 1.5  # so many stages of a ring may rest: the one that the tensor core reads, and what is on its way to be reloaded
+WORKING = 0.4  # share of their time that warps wait, up to which they are late because they work
 LONG = 0.2  # share of its time from which on a wait of the loading warp explains that it loads late
 RESERVED_SMEM = 1024  # bytes per CTA that the system takes
 NO_NAME = "an mbarrier"
@@ -90,11 +91,27 @@ class _Remedy:
         if "commit" in kinds:
             return ", which the tensor core completes: give it the next MMAs before these are done", []
         if "arrive" in kinds:
-            return (
-                ", which other warps complete: let them arrive earlier, or give them less to do per phase",
-                [],
-            )
+            return self._arrivals(role, bars)
         return "", []
+
+    def _arrivals(self, role: str, bars: set[Barrier]) -> tuple[str, list[tuple[str, str]]]:
+        """Whether the warps that arrive are late because they work, or because they wait as well."""
+        arrivers = [
+            s for s in self.trace.strands if any(e[0] == "arrive" and e[2] in bars and e[3] for e in s.events)
+        ]
+        who = next((_role_of(s) for s in arrivers if _role_of(s) != role), role)
+        start = f", which {'other' if who in ('other', role) else 'the ' + who} warps complete"
+        theirs = [s for s in self.stalls if s[0] == who]
+        waiting = sum(share for _, _, share in theirs)
+        if who == role or not theirs or waiting < WORKING:
+            works = f" ({_percent(1 - waiting)} of their time is work)" if who != role else ""
+            return f"{start}{works}: let them arrive earlier, or give them less to do per phase", []
+        _, what, share = theirs[0]
+        return (
+            f"{start}; these wait {_percent(share)} of their time for {what}: what they wait for and what they do"
+            " follow one another, so give this warp other work meanwhile, such as a second tile",
+            [(who, what)],
+        )
 
     def _loads(self, role: str, what: str, bars: set[Barrier]) -> tuple[str, list[tuple[str, str]]]:
         """Deeper prefetch helps only where neither the way of the bytes is busy nor the ring is full already."""
@@ -113,6 +130,11 @@ class _Remedy:
             )
         stages = len(bars) if self.trace.ctas == 1 else len({offset for _, offset in bars})
         weighted, spent = self.simulated.ahead.get((role, what), (0.0, 0.0))
+        if self._phases(bars) <= stages * self.trace.ctas and not self._runs_again(bars):
+            return (
+                ", which TMA completes, once: only another CTA on the same SM, or another tile of the same CTA, could work meanwhile",
+                [],
+            )
         if stages == 1 or not spent:
             return ", which TMA completes: load further ahead, into more stages", []
         loading = weighted / spent
@@ -144,10 +166,19 @@ class _Remedy:
     def _stage_bytes(self, bars: set[Barrier]) -> float:
         """Bytes that one phase brings into one CTA."""
         nbytes = sum(e[2] for s in self.trace.strands for e in s.events if _signals(e, bars))
-        phases = sum(
+        return float(nbytes / self.trace.ctas / max(1, self._phases(bars)))
+
+    def _phases(self, bars: set[Barrier]) -> int:
+        """How many times bytes are announced at these mbarriers."""
+        return sum(
             e[0] == "arrive" and e[2] in bars and e[4] > 0 for s in self.trace.strands for e in s.events
         )
-        return float(nbytes / self.trace.ctas / max(1, phases))
+
+    def _runs_again(self, bars: set[Barrier]) -> bool:
+        """Whether a warp waits for a second phase of one of these mbarriers."""
+        return any(
+            e[0] == "wait" and e[2] in bars and e[3] == 1 for s in self.trace.strands for e in s.events
+        )
 
 
 def _completions(trace: ClusterTrace, bars: set[Barrier]) -> Iterator[tuple[str, Event]]:
@@ -168,7 +199,12 @@ def _signals(e: Event, bars: set[Barrier]) -> bool:
 
 
 def _role_of(strand: StrandTrace) -> str:
-    return "MMA" if "mma" in strand.kinds else "load"
+    """As the simulation calls it."""
+    if "mma" in strand.kinds:
+        return "MMA"
+    if "load" in strand.kinds:
+        return "load"
+    return "write-back" if strand.kinds & {"tmem", "store"} else "other"
 
 
 def _worst_place(simulated: Simulated, role: str, what: str) -> int:
