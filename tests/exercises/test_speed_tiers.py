@@ -17,8 +17,8 @@ from emulator.timing.model import model
 
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = load_course(ROOT)
-TIMED = [e.id for e in COURSE.exercises if e.check("speed") is not None]
-STEPS = [e.id for e in COURSE.exercises if e.check("speed") and e.continues and COURSE.find(e.continues).check("speed")]
+TIMED = [e.id for e in COURSE.exercises if any("modelled" in t.tiers and t.tiers["modelled"].roofline.solution for t in e.timing)]
+STEPS = [e for e in TIMED if COURSE.find(e).continues in TIMED]
 # The model has the kernel of exercise 11 level with that of exercise 12 at this size; course.yaml says why.
 LEVEL = {"exercise_12"}
 SERIAL = sorted((ROOT / "tests" / "mutants").glob("exercise_*/waits_for_each_mma.py")) + sorted(
