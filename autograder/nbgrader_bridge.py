@@ -187,7 +187,15 @@ def _score(report: GradeReport, group: str | None) -> Score:
         points, most = (result.points, result.max_points) if result else (0.0, 0.0)
     text = io.StringIO()
     show(report, make_console(plain=True, file=text, width=100), plain=True)
-    return Score(min(max(points, 0.0), most), fragment(report, group), text.getvalue(), report)
+    html = fragment(report, group) + ("" if group else _IN_A_CELL)
+    return Score(min(max(points, 0.0), most), html, text.getvalue(), report)
+
+
+_IN_A_CELL = (
+    '<p style="font-family: system-ui, sans-serif; font-size: 0.95em">In a cell of your own:'
+    " <code>from autograder.notebook import hint, reset, step, timeline</code>, then <code>hint()</code>,"
+    " <code>timeline()</code>, <code>step()</code> to walk through a run, or <code>reset()</code>.</p>"
+)
 
 
 def _nothing(message: str) -> Score:
