@@ -231,10 +231,35 @@ class Diagnosis:
                         f"not written yet: {message or 'NotImplementedError'}", "", self._here(line)
                     )
                     return replace(missing, unwritten=True)
+                if what == "SyntaxError" and "<unknown>" in message:
+                    stray = self._stray_comment(line or 1)
+                    if stray is not None:
+                        return stray
                 return yours(f"{what}: {message}" if message else what, "", self._here(line))
         return yours(
             "the code wrote into the grader's channel", "use print, and leave other file descriptors alone"
         )
+
+    def _stray_comment(self, decorated: int) -> Failure | None:
+        """A comment to the left of the kernel around it: right in Python, but TVM cuts the kernel out by its indentation.
+
+        decorated: line of the kernel's decorator.
+        """
+        lines = self.submission.source.split("\n")
+        depth = len(lines[decorated - 1]) - len(lines[decorated - 1].lstrip())
+        for number in range(decorated + 1, len(lines) + 1):
+            text = lines[number - 1]
+            indent = len(text) - len(text.lstrip())
+            if not text.strip() or indent >= depth:
+                continue
+            if not text.lstrip().startswith("#"):
+                return None  # the kernel is over
+            return yours(
+                "TVM cannot read the kernel: this comment stands further to the left than the kernel around it",
+                "indent the comment like the lines beside it",
+                self._here(number),
+            )
+        return None
 
     def _rejected(self, text: str, line: int | None) -> Failure:
         """TVM's parser rejected the kernel: its own words, at the learner's line."""

@@ -72,7 +72,7 @@ def heat_map(output: str, seen: dict[str, Any]) -> list[Grid]:
         return []
     shares = heat["shares"]
     height, width = len(shares), len(shares[0])
-    if height * width < 2:
+    if height * width < 2 or min(map(min, shares)) == 1:  # every element is wrong: the words say so already
         return []
     cells = [[_percent(share) for share in row] for row in shares]
     first = next((i, j) for i, row in enumerate(shares) for j, share in enumerate(row) if share > 0)

@@ -165,6 +165,11 @@ def test_the_heat_map(see: Callable[..., Seen]) -> None:
     assert any("[100]" in line for line in text_lines([grid], 100))
 
 
+def test_no_heat_map_where_every_element_is_wrong() -> None:
+    zeros = np.zeros((64, 64), np.float32)
+    assert heat_map("D", compare(zeros + 1, zeros, zeros, zeros).to_json()) == []
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (17, 33), (1000, 7), (129, 4096), (5,), (1000,)])
 def test_heat_maps_of_any_shape(shape: tuple[int, ...]) -> None:
     """Every block holds what it should: the shares, weighted by the blocks' sizes, add up to all mismatches."""
