@@ -73,7 +73,7 @@ def test_a_session(watching: Watching, folder: Path, fill_in: Callable[..., Path
     fill_in(solution, ANSWERS)
     quick = watching.until("the quick checks, [0-9.]+ s after")
     seconds = float(re.findall(r"checks, ([0-9.]+) s after", quick)[-1])
-    assert seconds < 15, "2 s where the machine has nothing else to do"
+    assert seconds < 60, "about one second where the machine has nothing else to do"
     text = watching.until("100 of 100 points")
     assert "all cases" in text and "5 of 5 cases" in text
     reached = json.loads((folder / ".autograde/progress.json").read_text())["reached"]["exercise_05"]
