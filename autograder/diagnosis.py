@@ -308,6 +308,11 @@ class Diagnosis:
                 fix, patterns = next(((fix, at) for words, fix, at in _ADVICE if words in text), ("", ()))
                 where = where or next(filter(None, map(self._first_line, patterns)), None)
                 return yours(essence if essence.startswith("TVM ") else f"TVM: {essence}", fix, where)
+            case "memory":
+                return yours(
+                    f"emulating the kernel takes more than {self.limits.memory_mib} MiB of memory",
+                    "look for large local arrays, or a grid that is much too large",
+                )
             case "launch":
                 return yours(f"the launch is refused: {message}", "", where)
             case "unsupported":

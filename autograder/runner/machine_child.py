@@ -93,7 +93,7 @@ def _compile(emulator: Any, frame: Frame, out: BinaryIO) -> Any:
         return _answer(out, {"stage": "refused", "kind": "buffers", "buffers": _named(buffers, names)})
     try:
         kernel = emulator.compile(prim_func, arch=frame.header["arch"])
-    except emulator.EmulatorError as error:
+    except (emulator.EmulatorError, MemoryError) as error:
         return _answer(out, {"stage": "refused", **_describe(emulator, error)})
     strange = kernel.unknown_host_operations if frame.header.get("vet") else []
     if strange:
@@ -136,7 +136,7 @@ def _step(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Fram
                 check=False,
                 fine=True,
             )
-    except emulator.EmulatorError as error:
+    except (emulator.EmulatorError, MemoryError) as error:
         _answer(out, {"stage": "refused", **_describe(emulator, error)})
         return
     findings = [_plain(finding.to_json()) for finding in run.findings]
@@ -152,7 +152,7 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
     try:
         options = {"profile": True} if request["profile"] else {}
         run = kernel.run(*arrays, seed=request["seed"], schedule=request["schedule"], check=True, **options)
-    except emulator.EmulatorError as error:
+    except (emulator.EmulatorError, MemoryError) as error:
         _answer(out, {"stage": "refused", "case": request["case"], **_describe(emulator, error)})
         return
     seconds = time.perf_counter() - started
@@ -204,7 +204,7 @@ def _model(
     arrays = [np.zeros(t["shape"], numpy_dtype(t["dtype"])) for t in tensors]
     try:
         found = model(kernel, arrays, clock_ghz=request["clock_ghz"], intervals=request["intervals"])
-    except emulator.EmulatorError as error:
+    except (emulator.EmulatorError, MemoryError) as error:
         _answer(out, {"stage": "refused", **_describe(emulator, error)})
         return
     except ValueError as error:
@@ -352,7 +352,9 @@ def _extent(extent: Any) -> int | str:
 
 
 def _describe(emulator: Any, error: Any) -> dict[str, Any]:
-    """An emulator's exception as plain data."""
+    """An emulator's exception as plain data. Memory is bounded, so running out of it is the kernel's doing."""
+    if isinstance(error, MemoryError):
+        return {"kind": "memory", "message": str(error), "location": None}
     kind = {
         emulator.LoweringError: "lowering",
         emulator.UnsupportedInstruction: "unsupported",

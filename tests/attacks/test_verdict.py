@@ -284,6 +284,14 @@ def test_a_process_that_breaks_its_own_tools_is_at_fault_itself(tried: Tried) ->
     assert "Traceback" not in text and text
 
 
+def test_a_kernel_that_takes_all_memory_is_to_blame_itself(graded: Graded) -> None:
+    """A36: a gigabyte of local memory per thread. Neither the grader nor the machine failed."""
+    body = 'x = T.alloc_local((1 << 28,), "float32")\n                x[thread * 1000000] = T.float32(1)\n                D[row, column] = T.cast(x[column], "float16")'
+    report = graded(kernel(body))
+    assert report.exit_code == 1 and report.faults == {Fault.YOUR_CODE}
+    assert "MiB of memory" in report.check("correctness").summary  # type: ignore[union-attr]
+
+
 def test_a_fallback_earns_what_the_fallback_is(graded: Graded) -> None:
     """A16: try the kernel, else a library. The library is no kernel."""
     source = (
