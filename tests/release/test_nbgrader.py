@@ -375,7 +375,7 @@ def unused_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def read(address: str, seconds: float = 60) -> str:
+def read(address: str, seconds: float = 180) -> str:
     """A page, as soon as the server answers."""
     deadline = time.monotonic() + seconds
     while True:
