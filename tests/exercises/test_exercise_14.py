@@ -33,7 +33,16 @@ THREE_BLOCKS = size(1, 128, 384, 128, threshold=8)
 RAGGED = size(2, 200, 300)
 TALL = size(1, 300, 200, causal=1, threshold=8)
 SIZES = [THREE_BLOCKS, RAGGED, TALL, size(2, 5, 9), size(1, 70, 500, causal=1)]
-SCHEDULES = [("late", 0), ("eager", 0), ("random", 0), ("random", 1), ("late", 0), ("random", 2), ("eager", 0), ("random", 3)]
+SCHEDULES = [
+    ("late", 0),
+    ("eager", 0),
+    ("random", 0),
+    ("random", 1),
+    ("late", 0),
+    ("random", 2),
+    ("eager", 0),
+    ("random", 3),
+]
 EVERY = ("normal", "huge_scores", "identical_keys", "peaked_scores", "peaks_in_one_warp", "one_key")
 
 
@@ -94,7 +103,11 @@ def test_rescales_are_executed_where_they_are_needed(solution_cell: Cell, build:
     kernel = compiled(source, always, build)
     assert 15 < rescales(kernel, "normal", always) <= 20 and rescales(kernel, "identical_keys", always) == 0
     kernel = compiled(source, seldom, build)
-    assert [rescales(kernel, family, seldom) for family in ("normal", "huge_scores", "identical_keys")] == [0, 0, 0]
+    assert [rescales(kernel, family, seldom) for family in ("normal", "huge_scores", "identical_keys")] == [
+        0,
+        0,
+        0,
+    ]
     assert 3 <= rescales(kernel, "peaks_in_one_warp", seldom) <= 5
     assert rescales(kernel, "peaked_scores", seldom) > 12
 
