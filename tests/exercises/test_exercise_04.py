@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import emulator
-from autograder.course import load_course
 from autograder.report.model import GradeReport
 from emulator.checks.bank_conflicts import shared_conflict
 
