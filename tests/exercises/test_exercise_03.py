@@ -18,6 +18,7 @@ from autograder.diagnosis import SNAPSHOT, Diagnosis
 from autograder.drawing import apply_everywhere
 from autograder.layouts import differences
 from autograder.report.model import GradeReport
+from autograder.submission import Submission
 
 SHAPE = {"M": 72, "N": 152}
 BUILDER = "build_transpose"
