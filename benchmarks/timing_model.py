@@ -1,6 +1,6 @@
 """How far the timing model can be trusted: the model against public measurements of a B200.
 
-    python benchmarks/timing_model.py [--markdown FILE] [--fit]
+    python benchmarks/timing_model.py [--markdown docs/timing_model.md] [--plots docs/_static] [--fit]
 
 1. The main loop of a GEMM on one SM, 384 rows over tile shapes, stages and element types (data/README.md). The rows are divided
    by tile shape: parameters of grade F were fitted to one half (``--fit`` does it again), the error is reported on the other.
@@ -8,8 +8,10 @@
    GEMM with TMA" and "Scaling GEMM with Warp Specialization and Clusters"): 4096 cubed, fp16. Their structure (tiles, stages, roles, what
    waits for what) is written down here as events; nothing was fitted to their times. Their clock is not stated; 1.54 GHz is the
    base clock that a profile in the same book's appendix implies.
-3. The exercises that run on an H200, measured there for this course (tests/hardware/exercises.json) and modelled with the parameters of
-   an H200 at the clock of the measurement. One parameter, how many plain loads a warp has in flight, was fitted to exercise_01's GEMM.
+3. Kernels that ran on an H200 for this course (tests/hardware/timings.py, its record timings.json): exercises 01 to 04 and wgmma GEMMs,
+   modelled with the parameters of an H200 at the clock that the SM's own counter showed during the call. Parameters were fitted
+   to kernels that use one engine only (streams of TMA loads, wgmma back to back); one more, how many plain loads a warp has in
+   flight, to exercise_01's GEMM.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import importlib.util
 import json
 import math
+import re
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from emulator.timing.cache import replay  # noqa: E402
 from emulator.timing.model import model, shared_memory_system  # noqa: E402
 from emulator.timing.parameters import Parameters, load  # noqa: E402
 from emulator.timing.record import ClusterTrace, Event, StrandTrace  # noqa: E402
@@ -276,21 +278,66 @@ class Roles:
         return events
 
 
+def tile_order(rows: int, columns: int, group: int) -> list[tuple[int, int]]:
+    """Tiles in the order of the book's persistent kernels: ``group`` rows at a time, down each column (0: row by row)."""
+    if not group:
+        return [(r, c) for c in range(columns) for r in range(rows)]
+    return [
+        (r, c)
+        for top in range(0, rows, group)
+        for c in range(columns)
+        for r in range(top, min(top + group, rows))
+    ]
+
+
+def loads(
+    trace: ClusterTrace, tiles: list[tuple[int, int]], k_tiles: int, clusters: int
+) -> dict[int, ClusterTrace]:
+    """What the producers of every cluster load; each load of a step is another box of its tile's row or column."""
+    probes = {}
+    for index in range(clusters):
+        strands = []
+        for s in trace.strands:
+            sizes = [e for e in s.events if e[0] == "load"]
+            if not sizes:
+                continue
+            mine = tiles[index::clusters]
+            each = len(sizes) // (k_tiles * max(1, len(tiles) // clusters + (len(tiles) % clusters > 0)))
+            boxes = [
+                (int(part == each - 1), (mine[t][int(part == each - 1)], s.rank, part, k))
+                for t in range(len(mine))
+                for k in range(k_tiles)
+                for part in range(each)
+            ]
+            strands.append(StrandTrace(s.rank, s.warps, sizes[: len(boxes)], boxes[: len(sizes)]))
+        probes[index] = ClusterTrace(index, trace.ctas, strands)
+    return probes
+
+
 def book(p: Parameters, size: int = 4096) -> list[tuple[str, float, float]]:
     """(kernel, measured microseconds, modelled microseconds) of the book's steps 4, 7, 8 and 9."""
     k_tiles, sms = size // 64, int(p.sms)
-    tiles = (size // 128) ** 2
+    rows, tiles = size // 128, (size // 128) ** 2
     kernels = [
-        ("step 4: TMA loads", 493.814, step_4(k_tiles), -(-tiles // sms), tiles * 32768),
-        ("step 7: warp specialization", 226.613, Roles(1, -(-tiles // sms), 2, 1, 128, (16384, 16384), 128, True).trace(k_tiles), 1, tiles * 32768),
-        ("step 8: two-CTA cluster", 103.529, Roles(2, -(-tiles // 4 // (sms // 2)), 4, 1, 256, (16384, 16384), 128).trace(k_tiles), 1, tiles // 4 * 65536),
-        ("step 9: two consumers", 94.139, Roles(2, -(-tiles // 8 // (sms // 2)), 4, 2, 256, (16384,) * 3, 64).trace(k_tiles), 1, tiles // 8 * 98304),
+        ("step 4: TMA loads", 493.814, step_4(k_tiles), tile_order(rows, rows, 0), tiles, sms, tiles * 32768),
+        ("step 7: warp specialization", 226.613, Roles(1, -(-tiles // sms), 2, 1, 128, (16384, 16384), 128, True).trace(k_tiles), tile_order(rows, rows, 8), sms, sms, tiles * 32768),
+        ("step 8: two-CTA cluster", 103.529, Roles(2, -(-tiles // 4 // (sms // 2)), 4, 1, 256, (16384, 16384), 128).trace(k_tiles), tile_order(rows // 2, rows // 2, 8), sms // 2, sms // 2, tiles // 4 * 65536),
+        ("step 9: two consumers", 94.139, Roles(2, -(-tiles // 8 // (sms // 2)), 4, 2, 256, (16384,) * 3, 64).trace(k_tiles), tile_order(rows // 4, rows // 2, 8), sms // 2, sms // 2, tiles // 8 * 98304),
     ]  # fmt: skip
     out = []
-    for name, measured, trace, waves, per_step in kernels:
+    for name, measured, trace, order, clusters, nodes, per_step in kernels:
         stored, loaded = 2 * size * size, per_step * k_tiles
         memory = shared_memory_system(p, sms, loaded, stored, 4 * size * size + stored)
-        cycles = Node(p, memory).run([trace] * waves).cycles
+        for s in trace.strands:
+            s.boxes = [(0, 0)] * sum(
+                e[0] == "load" for e in s.events
+            )  # the simulation only asks whether there are any
+        waves = -(-clusters // nodes)
+        late = []
+        if p.l2_replay:
+            seen = replay(loads(trace, order, k_tiles, clusters), nodes, p.l2_capacity)
+            late = [seen.late[k * nodes] for k in range(waves)]
+        cycles = Node(p, memory).run([trace] * waves, late).cycles
         out.append((name, measured, cycles / p.clock_ghz / 1e3 + p.launch_us))
     return out
 
@@ -298,109 +345,148 @@ def book(p: Parameters, size: int = 4096) -> list[tuple[str, float, float]]:
 # ---------------------------------------------------------------------------------------------- the exercises on an H200
 
 
-def kernel_cell(exercise: str) -> str:
-    """The solution's source."""
-    notebook = json.loads(
-        (HERE.parent / "solutions" / exercise / f"{exercise}.ipynb").read_text(encoding="utf-8")
-    )
-    cells = notebook["cells"]
-    return "".join(
-        next(c for c in cells if c["metadata"].get("nbgrader", {}).get("grade_id") == "kernel")["source"]
-    )
+# Rows that parameters of an H200 were fitted to.
+ENGINES = re.compile(r"wgmma n=|stream |\d+ ex2 and")
 
 
-def built(source: str, builder: str, params: dict[str, int]) -> Any:
-    """What the builder in a source returns."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.py"
-        path.write_text(source, encoding="utf-8")
-        spec = importlib.util.spec_from_file_location("timed_kernel", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return getattr(module, builder)(**params)
+@dataclass(frozen=True)
+class OnH200:
+    """One kernel: measured there with L2 cold, and modelled at the clock that it ran at."""
+
+    name: str
+    measured: float
+    clock_ghz: float
+    modelled: float
+
+    @property
+    def fitted(self) -> bool:
+        return ENGINES.match(self.name) is not None
+
+    @property
+    def error(self) -> float:
+        return self.modelled / self.measured - 1
 
 
-def on_h200(exercises: tuple[str, ...] = ("exercise",)) -> list[tuple[str, float, float]]:
-    """(what, measured, modelled microseconds) of each solution and size that was measured.
-
-    ``exercises``: beginnings of names; default: all.
-    """
+def on_h200(only: str = ".") -> Iterator[OnH200]:
+    """The kernels of tests/hardware/timings.json whose names match the regular expression ``only``."""
     import numpy as np
 
     import emulator
 
-    measured = json.loads(
-        (HERE.parent / "tests" / "hardware" / "exercises.json").read_text(encoding="utf-8")
-    )["measured"]
-    found: dict[str, list[float]] = {}
-    kernels: dict[str, tuple[str, str, dict[str, int]]] = {}
-    for row in measured:
-        name, result = row["name"], row.get("measured")
-        if not result or result["kernel_us"] is None or "more work" in name or "PyTorch" in name:
-            continue
-        exercise = row["exercise"]
-        if not exercise.startswith(exercises):
-            continue
-        source = kernel_cell(exercise)
-        name = (
-            f"{exercise}, {result['builder']}({', '.join(f'{k} = {v}' for k, v in result['params'].items())})"
-        )
-        if "tiles per CTA" in row["name"]:
-            span = row["name"].split(", ")[1].split()[0]
-            source = source.replace("SPAN = 16", f"SPAN = {span}")
-            name += f", {span} tiles per CTA"
-        found.setdefault(name, []).append(result["kernel_us"])
-        kernels[name] = (source, result["builder"], result["params"])
-    out = []
-    for name, times in found.items():
-        kernel = emulator.compile(built(*kernels[name]), arch="sm_90a")
-        modelled = model(kernel, [np.zeros(shape, dtype) for shape, dtype in tensors(*kernels[name][1:])])
-        out.append((name, statistics.median(times), modelled.microseconds))
-    return out
+    sys.path[:0] = [str(HERE.parent / "tests")]
+    from hardware import timings
 
-
-def tensors(builder: str, p: dict[str, int]) -> list[tuple[tuple[int, ...], str]]:
-    """Shapes and dtypes of the exercises that run on an H200."""
-    if builder == "build_add":
-        return [((p["N"],), "float32")] * 3
-    if builder == "build_gemm":
-        return [((p["M"], p["K"]), "float16"), ((p["K"], p["N"]), "float16"), ((p["M"], p["N"]), "float32")]
-    return [((p["M"], p["N"]), "float16"), ((p["N"], p["M"]), "float16")]
+    record = json.loads(timings.RECORD.read_text(encoding="utf-8"))
+    measured = {row["name"]: row for row in record["rows"]}
+    for case in timings.cases():
+        row = measured.get(case.name)
+        if row is None or not re.search(only, case.name):
+            continue
+        kernel = emulator.compile(case.build(), arch="sm_90a")
+        clock = row["cold_mhz"] / 1000
+        found = model(kernel, [np.zeros(shape, dtype) for shape, dtype in case.tensors], clock_ghz=clock)
+        yield OnH200(case.name, row["cold_us"], clock, found.microseconds)
 
 
 # ---------------------------------------------------------------------------------------------- the report
 
 
-def report(p: Parameters) -> str:
-    every = rows()
-    held_out = [r for r in every if not r.fitted]
-    fitted = [r for r in every if r.fitted]
+@dataclass
+class Compared:
+    """Everything that was compared: (row, modelled cycles) of the sweep, the book's kernels, those on an H200."""
+
+    sweep: list[tuple[Row, float]]
+    book: list[tuple[str, float, float]]
+    h200: list[OnH200]
+
+    def errors(self, fitted: bool) -> list[float]:
+        return [modelled / row.cycles - 1 for row, modelled in self.sweep if row.fitted == fitted]
+
+
+def compare(p: Parameters, only: str) -> Compared:
+    return Compared(
+        [(row, cycles_per_step(p, row)) for row in rows()],
+        book(p.with_values(clock_ghz=CLOCK_OF_THE_BOOK)),
+        list(on_h200(only)),
+    )
+
+
+def plots(found: Compared, folder: Path) -> None:
+    """Modelled against measured, two SVG files."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text, and the files small
+    matplotlib.rcParams["svg.hashsalt"] = "timing model"
+    import matplotlib.pyplot as plt
+
+    def draw(name: str, title: str, unit: str, groups: dict[str, list[tuple[float, float]]]) -> None:
+        figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+        for (label, points), marker in zip(groups.items(), "os^", strict=False):
+            axes.plot(*zip(*points, strict=True), marker, markersize=4, fillstyle="none", label=label)
+        ends = [
+            min(min(x) for points in groups.values() for x in points),
+            max(max(x) for points in groups.values() for x in points),
+        ]
+        axes.plot(ends, ends, "k-", linewidth=0.8, label="equal")
+        axes.fill_between(
+            ends, [0.85 * e for e in ends], [1.15 * e for e in ends], color="0.85", label="within 15 %"
+        )
+        axes.set(
+            xscale="log", yscale="log", xlabel=f"measured, {unit}", ylabel=f"modelled, {unit}", title=title
+        )
+        axes.legend()
+        figure.savefig(folder / name, metadata={"Date": None})
+        plt.close(figure)
+
+    draw(
+        "sweep.svg", "Main loop of a GEMM on one SM of a B200", "cycles per step of K",
+        {
+            "held out": [(r.cycles, m) for r, m in found.sweep if not r.fitted],
+            "fitted to": [(r.cycles, m) for r, m in found.sweep if r.fitted],
+        },
+    )  # fmt: skip
+    draw(
+        "h200.svg", "Whole kernels on an H200", "microseconds",
+        {
+            "whole kernels": [(r.measured, r.modelled) for r in found.h200 if not r.fitted],
+            "engines, fitted to": [(r.measured, r.modelled) for r in found.h200 if r.fitted],
+        },
+    )  # fmt: skip
+
+
+def report(compared: Compared) -> str:
+    held_out, fitted = (compared.errors(which) for which in (False, True))
     lines = [
         f"`python benchmarks/timing_model.py`, {time.strftime('%Y-%m-%d')}.",
         "",
         "| rows of the main-loop sweep | error of cycles per step of K |",
         "|---|---|",
-        f"| held out: {len(held_out)} | {summary(errors(p, held_out))} |",
-        f"| fitted to: {len(fitted)} | {summary(errors(p, fitted))} |",
+        f"| held out: {len(held_out)} | {summary(held_out)} |",
+        f"| fitted to: {len(fitted)} | {summary(fitted)} |",
         "",
         f"| kernel of the book, 4096 cubed fp16 | measured, clock not stated | modelled at {CLOCK_OF_THE_BOOK} GHz | difference |",
         "|---|---:|---:|---:|",
     ]
-    for name, measured, modelled in book(p.with_values(clock_ghz=CLOCK_OF_THE_BOOK)):
+    for name, measured, modelled in compared.book:
         lines.append(
             f"| {name} | {measured:.1f} us | {modelled:.1f} us | {100 * (modelled / measured - 1):+.1f} % |"
         )
-    h200 = load("sm_90a")
-    lines += [
-        "",
-        f"| exercise on an H200 | measured at {h200.clock_ghz:g} GHz | modelled | difference |",
-        "|---|---:|---:|---:|",
-    ]
-    for name, measured, modelled in on_h200():
-        lines.append(
-            f"| {name} | {measured:.1f} us | {modelled:.1f} us | {100 * (modelled / measured - 1):+.1f} % |"
-        )
+    found = compared.h200
+    for title, rows_ in (
+        ("whole kernel on an H200", [r for r in found if not r.fitted]),
+        ("engine on an H200, fitted to", [r for r in found if r.fitted]),
+    ):
+        if rows_:
+            lines += [
+                "",
+                f"| {title} | clock | measured | modelled | difference |",
+                "|---|---:|---:|---:|---:|",
+            ]
+        for r in rows_:
+            lines.append(
+                f"| {r.name} | {r.clock_ghz:.2f} GHz | {r.measured:.1f} us | {r.modelled:.1f} us | {100 * r.error:+.1f} % |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -414,14 +500,19 @@ def main() -> None:
     parser.add_argument(
         "--fit", action="store_true", help="fit the parameters of grade F again and print them"
     )
+    parser.add_argument("--h200", default=".", help="regular expression on the kernels that ran on an H200")
+    parser.add_argument("--plots", type=Path, help="folder for the figures (needs matplotlib)")
     args = parser.parse_args()
     p = load("sm_100a")
     if args.fit:
         p = fit(p, [r for r in rows() if r.fitted])
         for name in FITTED:
             print(f"{name}: {p.values[name]:.4g}")
-    text = report(p)
+    compared = compare(p, args.h200)
+    text = report(compared)
     print(text)
+    if args.plots:
+        plots(compared, args.plots)
     if args.markdown:
         begin, end = "<!-- measured -->\n", "<!-- /measured -->"
         page = args.markdown.read_text(encoding="utf-8")

@@ -187,6 +187,10 @@ def _build(mods: Mods, from_registers: bool) -> Callable[..., None]:
                 smem_a = _check(t, a_value, 64, k, fa, major_a, "A")
                 reads.append((cta.rank, _chunks(a_value, 64, k, fa.smem_bits, major_a)))
             accumulate = bool(pick(scale_d, lane0))
+            if machine.trace is not None:
+                machine.trace.add(machine, "wgmma", t.site, n, k, from_registers, len(warps))
+                if machine.trace.dry:
+                    continue
             flight = _take_off(unit, d, where, half, integer)
             machine.count("flops.wgmma", flops * len(warps) // 4)
             if cta.cluster.hb is not None:
@@ -312,6 +316,9 @@ def wgmma_commit_group(mods: Mods, t: Threads) -> None:
         unit = _unit(t, key)
         unit.groups.append(unit.open)
         unit.open = 0
+    trace = t.cta.machine.trace
+    if trace is not None:
+        trace.add(t.cta.machine, "wgmma_commit", t.site)
     hb = t.cta.cluster.hb
     if hb is not None:
         hb.wgmma_commit_group(t.hb_warps())
@@ -321,6 +328,9 @@ def wgmma_commit_group(mods: Mods, t: Threads) -> None:
 def wgmma_wait_group(mods: Mods, t: Threads, count: Value) -> None:
     """Wait until at most ``count`` of the youngest groups are in flight; the registers of the others hold their results."""
     n = int(count)
+    trace = t.cta.machine.trace
+    if trace is not None:
+        trace.add(t.cta.machine, "wgmma_wait", t.site, n)
     for key, _, _ in _units(t):
         unit = _unit(t, key)
         keep = unit.groups[len(unit.groups) - n :] if n else []

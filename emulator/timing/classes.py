@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from emulator.kernel import Kernel
 
 FULL = 5  # classes that are recorded in full; others are mixtures of two of them
-PROBED_EVENTS = 400_000  # of all clusters together; a grid of more is probed in part
+PROBED_EVENTS = 1_200_000  # of all clusters together; a grid of more is probed in part
 BISECTIONS = 40  # clusters recorded at most where there is no probe
 PLACES = 6
 GOLDEN = 0.6180339887
@@ -40,10 +40,12 @@ class Grid:
     Attributes:
         traces: recorded clusters, the one with the least work first.
         shares: ``float[clusters, traces]``; rows add up to 1.
+        probes: what the loading warps of every cluster do, where all of them were probed.
     """
 
     traces: list[ClusterTrace]
     shares: np.ndarray
+    probes: dict[int, ClusterTrace] = field(default_factory=dict)
 
     @property
     def clusters(self) -> int:
@@ -54,8 +56,11 @@ class Grid:
         return [(t, float(n)) for t, n in zip(self.traces, self.shares.sum(axis=0), strict=True)]
 
 
-def sample(kernel: Kernel, tensors: Sequence[Any]) -> Grid:
+def sample(kernel: Kernel, tensors: Sequence[Any], order: bool = True) -> Grid:
     """Record what is needed to know what every cluster of the launch does.
+
+    Args:
+        order: probe all clusters for what they load even where all do the same.
 
     Raises:
         ValueError: the kernel launches nothing, or does nothing that takes time.
@@ -83,27 +88,29 @@ def sample(kernel: Kernel, tensors: Sequence[Any]) -> Grid:
 
     if not trace(0).size:
         raise ValueError("the kernel did nothing that could be timed")
-    if len({trace(i).size for i in _places(clusters)}) == 1:
+    if not order and len({trace(i).size for i in _places(clusters)}) == 1:
         return Grid([trace(0)], np.ones((clusters, 1)))
-    work = _probed_work(kernel, tensors, trace(0), clusters)
-    if work is None:
-        work = _bisected_work(trace, clusters)
-    return _between(trace, work)
+    found = _probes(kernel, tensors, trace(0), clusters)
+    if found is None:
+        return _between(trace, _bisected_work(trace, clusters))
+    indices = sorted(found)
+    work = np.interp(np.arange(clusters), indices, [found[i].size for i in indices])
+    grid = _between(trace, work)
+    if len(found) == clusters:
+        grid.probes = found
+    return grid
 
 
-def _probed_work(
+def _probes(
     kernel: Kernel, tensors: Sequence[Any], first: ClusterTrace, clusters: int
-) -> np.ndarray | None:
-    """Events of the loading warps of each cluster; between those that were probed, in proportion."""
+) -> dict[int, ClusterTrace] | None:
+    """What the loading warps do: of each cluster, or of some along the grid when that is too much."""
     events = sum(len(s.events) for s in probed(first))
     if not events:
         return None
     many = min(clusters, max(64, PROBED_EVENTS // events))
     indices = np.unique(np.linspace(0, clusters - 1, many).round().astype(int))
-    found = probe(kernel, tensors, first, indices.tolist())
-    if found is None:
-        return None
-    return np.interp(np.arange(clusters), indices, [found[i].size for i in indices.tolist()])
+    return probe(kernel, tensors, first, indices.tolist())
 
 
 def _bisected_work(trace: Callable[[int], ClusterTrace], clusters: int) -> np.ndarray:

@@ -56,6 +56,14 @@ class Parameters:
             return max(n / 4, 18) if a_in_tmem else max(n / 4, 17 + n / 8)
         return n / 2 if a_in_tmem else max(n / 2, 36.5 + 0.133 * n)
 
+    def wgmma_interval(self, n: int, a_in_registers: bool) -> float:
+        """Cycles from one wgmma of 64 x n to the next: n / 2, or what SMEM needs to deliver its operands at 128 bytes a cycle.
+
+        Measured on an H200 for this course (tests/hardware/timings.json): 32.9, 64.9 and 128.9 for n = 64, 128, 256.
+        """
+        operands = (0 if a_in_registers else 64 * 32) + 32 * n
+        return max(n / 2, operands / 128) + self.values["wgmma_gap"]
+
     def mma_latency(self, group: int, m: int, n: int, a_in_tmem: bool) -> float:
         """Cycles from the issue of one tcgen05.mma to a commit's arrival that a waiting warp has seen.
 

@@ -14,6 +14,10 @@ An event is a tuple ``(kind, statement, ...)``:
 ``commit``          (mbarrier, ...) that hear of the completion of all MMAs so far
 ``tmem``            bytes, warps, is a load
 ``tmem_wait``       tcgen05.wait
+``wgmma``           N, K, A in registers, warps (16 rows each)
+``wgmma_commit``    the wgmma since the last one form a group
+``wgmma_wait``      groups that may be pending
+``work``            special functions, float32 operations, comparisons of each warp's lanes
 ``bar``             named barrier, warps that arrive, threads in all (-1: the CTA's), waits
 ``cluster_arrive``  warps
 ``cluster_wait``
@@ -34,6 +38,7 @@ from functools import cached_property
 from typing import Any
 
 from emulator.checks.bank_conflicts import AccessStatistics, Conflict, IntArray
+from emulator.timing.arithmetic import counted
 
 Event = tuple[Any, ...]
 Barrier = tuple[int, int]
@@ -41,11 +46,15 @@ Barrier = tuple[int, int]
 
 @dataclass
 class StrandTrace:
-    """One strand: its CTA's rank in the cluster, its warps, its events in program order."""
+    """One strand: its CTA's rank in the cluster, its warps, its events in program order.
+
+    ``boxes``: what each of its loads reads: (tensor, first coordinates).
+    """
 
     rank: int
     warps: tuple[int, ...]
     events: list[Event] = field(default_factory=list)
+    boxes: list[tuple[int, Hashable]] = field(default_factory=list)
 
     @cached_property
     def kinds(self) -> frozenset[str]:
@@ -95,6 +104,7 @@ class Recorder:
     def attach(self, machine: Any) -> None:
         """Listen to a launch."""
         machine.trace = self
+        machine.program = counted(machine.program, lambda pipe, n: self._work(machine, pipe, n))
         machine.statistics = statistics = RecordingStatistics(self)
         statistics.machine = machine
 
@@ -115,6 +125,18 @@ class Recorder:
     def add(self, machine: Any, kind: str, site: int, *data: Any) -> None:
         """Append an event to the running strand."""
         self._of(machine)[0].events.append((kind, site, *data))
+
+    def _work(self, machine: Any, pipe: str, operations: int) -> None:
+        """Arithmetic of the running strand; what follows without another event in between is one event."""
+        events = self._of(machine)[0].events
+        last = events[-1] if events else None
+        counts = list(last[2:]) if last is not None and last[0] == "work" else [0, 0, 0]
+        counts[("special", "fma", "alu").index(pipe)] += operations
+        event = ("work", -1, *counts)
+        if last is not None and last[0] == "work":
+            events[-1] = event
+        else:
+            events.append(event)
 
     def barrier(self, machine: Any, bar: Any) -> Barrier:
         """The name of an mbarrier in events."""
@@ -139,6 +161,7 @@ class Recorder:
         bars = tuple((self.barrier(machine, bar), nbytes) for _, _, bar in targets)
         cluster.loaded += nbytes
         cluster.loads[tensor.index, where] = nbytes
+        strand.boxes.append((tensor.index, where))
         cluster.tensors[tensor.index] = tensor.nbytes
         strand.events.append(("load", site, nbytes, lines, bars))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from emulator.timing.parameters import Parameters
 from emulator.timing.record import Barrier, ClusterTrace, Event, StrandTrace
 
 Work = Callable[[float], None]
+Late = Sequence[Sequence[bool]]
 Lane = tuple[Any, ...]
 TMA_LOAD = "TMA load"
 
@@ -62,8 +63,10 @@ class Memory:
     """One SM's share of L2 and DRAM, and latencies.
 
     Attributes:
-        load_cycles_per_byte, store_cycles_per_byte: the way to and from L2.
+        load_cycles_per_byte, store_cycles_per_byte: the SM's own way to and from L2.
+        l2_cycles_per_byte: its share of what L2 delivers. burst: bytes that may come faster than these shares after a pause.
         tma_latency, gmem_latency: cycles from the start of a load to its bytes, without the time that their transfer takes.
+        hit_latency, dram_latency: of the TMA loads of which it is known whether they hit L2.
         dram_cycles_per_byte: misses and stores take turns on the way to DRAM. miss: share of the loaded bytes that goes there.
         written_back: whether stores that are still under way to DRAM at the end count (they fill more than L2).
     """
@@ -75,6 +78,10 @@ class Memory:
     dram_cycles_per_byte: float = 0.0
     miss: float = 0.0
     written_back: bool = False
+    l2_cycles_per_byte: float = 0.0
+    burst: float = 0.0
+    hit_latency: float = 0.0
+    dram_latency: float = 0.0
 
 
 @dataclass
@@ -82,11 +89,18 @@ class _Sm:
     """Servers of one SM: when each is free again, and for how long it has worked."""
 
     tensor_core: float = 0.0
+    quarters: list[float] = field(
+        default_factory=lambda: [0.0] * 4
+    )  # wgmma: each warp of a warpgroup has its own
     tma_load: float = 0.0
     tma_store: float = 0.0
     load_path: float = 0.0
+    l2: float = 0.0
     store_path: float = 0.0
     dram: float = 0.0
+    special: list[float] = field(default_factory=lambda: [0.0] * 4)
+    fma: list[float] = field(default_factory=lambda: [0.0] * 4)
+    alu: list[float] = field(default_factory=lambda: [0.0] * 4)
     tmem: float = 0.0
     smem: float = 0.0
     from_l2: float = 0.0  # busy cycles of load_path
@@ -144,6 +158,9 @@ class _Strand:
     left: int = 0  # requests of the current event
     stores: list[tuple[float, float]] = field(default_factory=list)  # of the open group: read, written
     groups: list[tuple[float, float]] = field(default_factory=list)
+    late: Iterator[bool] | None = None  # of the loads to come: whether they wait for DRAM
+    wgmma: float = 0.0  # when the last wgmma of the open group is done
+    wgmma_groups: list[float] = field(default_factory=list)
     cluster_generation: int = 0
     ring: tuple[str, int] | None = (
         None  # of the mbarrier that TMA has just completed: base name, stages being loaded
@@ -190,7 +207,7 @@ class Node:
         self.count = 0
         self.sms: list[_Sm] = []
         self.now = 0.0
-        self.queue: deque[ClusterTrace] = deque()
+        self.queue: deque[tuple[ClusterTrace, Late]] = deque()
         self.live = 0
 
     # ------------------------------------------------------------------------------------------ the clock
@@ -199,10 +216,14 @@ class Node:
         self.count += 1
         heapq.heappush(self.heap, (time, self.count, work))
 
-    def run(self, clusters: Sequence[ClusterTrace]) -> Simulated:
-        """Simulate these clusters, in this order."""
+    def run(self, clusters: Sequence[ClusterTrace], late: Sequence[Late] = ()) -> Simulated:
+        """Simulate these clusters, in this order.
+
+        Args:
+            late: per cluster, per strand that loads, per load: whether it waits for DRAM; empty: not known.
+        """
         self.sms = [_Sm() for _ in range(max(c.ctas for c in clusters))]
-        self.queue = deque(clusters)
+        self.queue = deque(zip(clusters, late or [()] * len(clusters), strict=True))
         for slot in range(min(self.resident, len(self.queue))):
             self._start(slot, 0.0)
         heap = self.heap
@@ -218,7 +239,8 @@ class Node:
         )  # fmt: skip
 
     def _start(self, slot: int, time: float) -> None:
-        trace = self.queue.popleft()
+        trace, late = self.queue.popleft()
+        known = iter(late)
         ctas = []
         for rank in range(trace.ctas):
             warps = sum(len(s.warps) for s in trace.strands if s.rank == rank)
@@ -226,6 +248,8 @@ class Node:
         cluster = _Cluster(trace, slot, ctas)
         for s in trace.strands:
             strand = _Strand(s, cluster, born=time)
+            if late and s.boxes:
+                strand.late = iter(next(known))
             cluster.live += 1
             ctas[s.rank].live += 1
             self.live += 1
@@ -280,7 +304,7 @@ class Node:
     @staticmethod
     def _role(strand: _Strand) -> str:
         kinds = strand.trace.kinds
-        if "mma" in kinds:
+        if kinds & {"mma", "wgmma"}:
             return "MMA"
         if "load" in kinds:
             return "load"
@@ -370,18 +394,25 @@ class Node:
         start = max(issued, sm.tma_load)
         sm.tma_load = start + lines * p.tma_cycles_per_line
         self._engine(rank, TMA_LOAD, start, sm.tma_load, site, f"{nbytes} bytes")
-        done = max(sm.tma_load, self._fetched(sm, start, nbytes)) + self.memory.tma_latency
+        done = max(sm.tma_load, self._fetched(sm, start, nbytes)) + self._latency(strand)
         for name, amount in targets:
             self._signal(strand.cluster, name, 0, -amount, done, ("engine", rank, TMA_LOAD))
         return issued
+
+    def _latency(self, strand: _Strand) -> float:
+        if strand.late is None:
+            return self.memory.tma_latency
+        return self.memory.dram_latency if next(strand.late, False) else self.memory.hit_latency
 
     def _fetched(self, sm: _Sm, start: float, nbytes: float) -> float:
         """When the last of these bytes has passed L2 and, as far as they miss it, DRAM."""
         m = self.memory
         sm.load_path = max(start, sm.load_path) + nbytes * m.load_cycles_per_byte
-        sm.from_l2 += nbytes * m.load_cycles_per_byte
-        sm.dram = max(start, sm.dram) + nbytes * m.miss * m.dram_cycles_per_byte
-        return max(sm.load_path, sm.dram)
+        sm.from_l2 += nbytes * max(m.load_cycles_per_byte, m.l2_cycles_per_byte)
+        sm.l2 = max(start - m.burst * m.l2_cycles_per_byte, sm.l2) + nbytes * m.l2_cycles_per_byte
+        per_byte = m.miss * m.dram_cycles_per_byte
+        sm.dram = max(start - m.burst * per_byte, sm.dram) + nbytes * per_byte
+        return max(sm.load_path, sm.l2, sm.dram)
 
     def _stored(self, sm: _Sm, start: float, nbytes: float) -> float:
         """When the last of these bytes is in L2; they go on to DRAM from there."""
@@ -490,6 +521,55 @@ class Node:
         strand.mma_done = start + p.mma_latency(group, m, n, a_in_tmem)
         return issued
 
+    def _wgmma(self, strand: _Strand, time: float, e: Event) -> float:
+        """Every warp of a warpgroup multiplies its 16 rows on the tensor core of its quarter of the SM."""
+        _, site, n, _k, a_in_registers, _warps = e
+        p, rank = self.p, strand.trace.rank
+        sm = self.sms[rank]
+        issued = time + p.wgmma_issue
+        for warp in strand.trace.warps:
+            quarter = warp % 4
+            start = max(issued, sm.quarters[quarter])
+            sm.quarters[quarter] = start + p.wgmma_interval(int(n), bool(a_in_registers))
+            strand.wgmma = sm.quarters[quarter] + p.wgmma_latency
+            if quarter == 0:
+                self._engine(rank, "tensor core", start, sm.quarters[0], site, f"64 x {n}")
+        return issued
+
+    def _wgmma_commit(self, strand: _Strand, time: float, e: Event) -> float:
+        strand.wgmma_groups.append(strand.wgmma)
+        return time + self.p.issue
+
+    def _wgmma_wait(self, strand: _Strand, time: float, e: Event) -> float | None:
+        _, site, pending = e
+        groups = strand.wgmma_groups
+        over = groups[: len(groups) - pending] if pending else groups
+        strand.wgmma_groups = groups[len(over) :]
+        done = max(over, default=0.0)
+        if done > time:
+            self._block(strand, time, site, "wgmma")
+            self.at(done, self._resume(strand))
+            return None
+        return time + self.p.issue
+
+    def _work(self, strand: _Strand, time: float, e: Event) -> float:
+        """Arithmetic on the pipes of the quarters of the SM that the warps belong to; a pipe does one warp after another."""
+        p, sm, rank = self.p, self.sms[strand.trace.rank], strand.trace.rank
+        then = time
+        for name, pipe, count, per_clk in (
+            ("special functions", sm.special, e[2], p.special_per_clk),
+            ("float32", sm.fma, e[3], p.fma_per_clk),
+            ("compare", sm.alu, e[4], p.alu_per_clk),
+        ):
+            for warp in strand.trace.warps if count else ():
+                quarter = warp % 4
+                start = max(time, pipe[quarter])
+                pipe[quarter] = start + count * 128 / per_clk
+                then = max(then, pipe[quarter])
+                if quarter == 0 and name == "special functions":
+                    self._engine(rank, name, start, pipe[0], e[1])
+        return then
+
     def _commit(self, strand: _Strand, time: float, e: Event) -> float:
         done = time + self.p.commit
         for name in e[2]:
@@ -569,4 +649,4 @@ def _lane(strand: _Strand) -> Lane:
     return ("warp", strand.cluster.slot, strand.trace.rank, strand.trace.warps[0])
 
 
-__all__ = ["Arrow", "Interval", "Lane", "Memory", "Node", "Simulated", "base"]
+__all__ = ["Arrow", "Interval", "Lane", "Late", "Memory", "Node", "Simulated", "base"]

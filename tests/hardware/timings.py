@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ ROOT = HERE.parents[2]
 RECORD = HERE.with_name("timings.json")
 CALLS = 25
 NUM_SMS = 132
-SECONDS = 0.4  # of repeated calls before the timed ones, so that the clock is what load makes of it
+SECONDS = 0.15  # of repeated calls before the timed ones, so that the clock is what load makes of it
 
 
 @dataclass(frozen=True)
@@ -170,33 +170,35 @@ def _exercises() -> Iterator[Timed]:
 # ------------------------------------------------------------------------------------------------ measuring
 
 
-@dataclass
+PROBE = r"""
+extern "C" __global__ void probe(unsigned long long* out) {
+    unsigned long long cycles, nanoseconds; unsigned sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles));
+    out[0] = sm; out[1] = nanoseconds; out[2] = cycles;
+}
+"""
+
+
 class Clock:
-    """The SM clock, read every few milliseconds in a thread of its own."""
+    """The SM clock during a call, from the SM's own counter: read before and after it on the device."""
 
-    seen: list[int] = field(default_factory=list)
-    watts: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        import cupy
 
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[None]:
-        import pynvml
+        self._kernel = cupy.RawKernel(PROBE, "probe")
+        self._out = cupy.zeros((2, 3), cupy.uint64)
+        self.seen: list[float] = []
 
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        stop = threading.Event()
+    def read(self, which: int) -> None:
+        self._kernel((1,), (1,), (self._out[which],))
 
-        def look() -> None:
-            while not stop.wait(0.004):
-                self.seen.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
-                self.watts.append(pynvml.nvmlDeviceGetPowerUsage(handle) // 1000)
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+    def note(self) -> None:
+        """After both reads are done."""
+        (sm, start, first), (other, end, last) = self._out.get().astype("int64").tolist()
+        if sm == other and end - start > 5000:
+            self.seen.append((last - first) / (end - start) * 1000)
 
 
 def measure(case: Timed, device: Any, lock: Path) -> dict[str, Any]:
@@ -223,41 +225,40 @@ def measure(case: Timed, device: Any, lock: Path) -> dict[str, Any]:
 
 
 def timed(torch: Any, call: Any) -> dict[str, Any]:
-    """Medians of `CALLS` calls after other data and after themselves; the clock meanwhile."""
+    """Medians of `CALLS` calls after other data and after themselves, and the clock (MHz) during these calls."""
     flush = torch.ones((512 << 20) // 4, dtype=torch.int32, device="cuda")
     out: dict[str, Any] = {}
     clock = Clock()
-    with clock.watch():
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            for _ in range(8):
-                call()
-            torch.cuda.synchronize()
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        for _ in range(8):
+            call()
+        torch.cuda.synchronize()
+    for what in ("cold", "warm"):
+        samples, covered = [], True
         clock.seen.clear()
-        clock.watts.clear()
-        for what in ("cold", "warm"):
-            samples, covered = [], True
-            for _ in range(CALLS):
-                first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                torch.cuda.synchronize()
-                if what == "warm":
-                    call()
-                    torch.cuda._sleep(150_000)
-                else:
-                    flush.sum()
-                first.record()
+        for _ in range(CALLS):
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            if what == "warm":
                 call()
-                last.record()
-                covered &= not first.query()
-                torch.cuda.synchronize()
-                samples.append(first.elapsed_time(last) * 1000)
-            samples.sort()
-            out[f"{what}_us"] = round(statistics.median(samples), 3)
-            out[f"{what}_spread"] = [round(samples[CALLS // 10], 3), round(samples[-1 - CALLS // 10], 3)]
-            out[f"{what}_covered"] = covered
-        out["clock_mhz"] = statistics.median(clock.seen) if clock.seen else None
-        out["clock_lowest"] = min(clock.seen, default=None)
-        out["watts"] = max(clock.watts, default=None)
+                torch.cuda._sleep(150_000)
+            else:
+                flush.sum()
+            clock.read(0)
+            first.record()
+            call()
+            last.record()
+            clock.read(1)
+            covered &= not first.query()
+            torch.cuda.synchronize()
+            clock.note()
+            samples.append(first.elapsed_time(last) * 1000)
+        samples.sort()
+        out[f"{what}_us"] = round(statistics.median(samples), 3)
+        out[f"{what}_spread"] = [round(samples[CALLS // 10], 3), round(samples[-1 - CALLS // 10], 3)]
+        out[f"{what}_covered"] = covered
+        out[f"{what}_mhz"] = round(statistics.median(clock.seen)) if clock.seen else None
     return out
 
 
@@ -335,7 +336,7 @@ def main() -> None:
     for row in rows:
         print(
             row["name"],
-            *(row.get(k) for k in ("cold_us", "warm_us", "clock_mhz", "watts", "wrong", "seconds")),
+            *(row.get(k) for k in ("cold_us", "cold_mhz", "warm_us", "warm_mhz", "wrong", "seconds")),
             row.get("error", ""),
         )
     print(

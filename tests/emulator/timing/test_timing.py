@@ -181,7 +181,7 @@ def test_the_clock_scales_what_the_sm_does() -> None:
         )
         for ghz in (2.0, 1.0)
     )
-    assert 1.7 < (slow.microseconds - P.launch_us) / (fast.microseconds - P.launch_us) <= 2.0
+    assert 1.7 < (slow.microseconds - P.launch_us) / (fast.microseconds - P.launch_us) < 2.001
 
 
 def test_recording_leaves_no_trace_in_ordinary_runs() -> None:
@@ -274,12 +274,18 @@ def test_kernels_of_the_book(benchmark: ModuleType) -> None:
     assert times == sorted(times, reverse=True)
 
 
-def test_exercises_on_an_h200(benchmark: ModuleType) -> None:
-    """Some of the measured rows; the benchmark has all. The smallest problem is known to be the worst."""
-    rows = benchmark.on_h200(("exercise_02", "exercise_03", "exercise_04"))
-    assert len(rows) >= 8
-    for name, measured, modelled in rows:
-        assert abs(modelled / measured - 1) < (0.25 if "2048" in name else 0.15), name
+def test_kernels_on_an_h200(benchmark: ModuleType) -> None:
+    """Some of the measured kernels that no parameter was fitted to; the benchmark has all."""
+    rows = list(benchmark.on_h200("^serial 2048|^pipelined 2048.*128, stages=4|add, N = 4194304"))
+    assert len(rows) == 3
+    for row in rows:
+        assert not row.fitted
+        assert abs(row.error) < 0.15, row
+
+
+def test_engines_of_an_h200(benchmark: ModuleType) -> None:
+    for row in benchmark.on_h200("wgmma n=64, 1 group, 132 CTAs of 1$|1 ex2 and 0 fma"):
+        assert row.fitted and abs(row.error) < 0.2, row
 
 
 @pytest.fixture(scope="module")
