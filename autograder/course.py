@@ -427,7 +427,8 @@ class Exercise(_Strict):
     `flop` multiplies up to the floating-point operations of one launch. `functions` are run where the submission
     is, as tables of integers; the check 'functions' looks at them. `layouts` are TileLayouts that functions beside
     the builder return; they need no launch. `runs_on` is the oldest compute capability whose GPUs can run it
-    (`sm_100`: no other generation has tcgen05); `timing` says what is measured there.
+    (`sm_100`: no other generation has tcgen05); `timing` says what is measured there. `patience` multiplies the limits of
+    builds and runs, for an exercise of many or large kernels.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")]
@@ -444,6 +445,7 @@ class Exercise(_Strict):
     cases: Annotated[list[Case], Field(min_length=1)]
     flop: list[Positive | Name] = []
     continues: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")] | None = None
+    patience: Annotated[float, Field(ge=1, le=10)] = 1
     more_kernels: list[KernelSpec] = []
     functions: list[Function] = []
     layouts: list[WantedLayout] = []
@@ -451,6 +453,11 @@ class Exercise(_Strict):
     timing: list[Timing] = []
     checks: Annotated[list[Check], Field(min_length=1)]
     questions: list[Question] = []
+
+    def within(self, limits: Limits) -> Limits:
+        """The course's limits for a grade of this exercise: `patience` times as long for builds and for runs."""
+        longer = {name: getattr(limits, name) * self.patience for name in ("build_seconds", "run_seconds")}
+        return limits.model_copy(update=longer)
 
     @property
     def kernels(self) -> tuple[Exercise, ...]:

@@ -164,6 +164,7 @@ def grade(
     """
     settings = settings or Settings()
     sandbox = choose(settings.isolation, settings.hidden)
+    limits = exercise.within(limits)
     if settings.quick:
         exercise = exercise.only_quick()
     seed = settings.seed if settings.seed is not None else _secret_seed()

@@ -13,7 +13,7 @@ INSTRUCTIONS = (
     "cp.async.bulk.store", "cp.async.bulk.tensor.load", "cp.async.bulk.tensor.store", "cp.async.bulk.wait_group",
     "cp.async.bulk.wait_group.read", "cp.async.commit_group", "cp.async.mbarrier.arrive", "cp.async.wait_all",
     "cp.async.wait_group", "cp.reduce.async.bulk.dsmem", "cp.reduce.async.bulk.store", "cp.reduce.async.bulk.tensor",
-    "discard", "elect.sync", "fence", "fence.mbarrier_init", "fence.proxy.async", "fence.proxy.tensormap", "grid.sync",
+    "discard", "elect.sync", "ex2", "fence", "fence.mbarrier_init", "fence.proxy.async", "fence.proxy.tensormap", "grid.sync",
     "griddepcontrol", "ld.generic", "ld.global", "ld.shared", "ldmatrix", "match.sync", "mbarrier.arrive",
     "mbarrier.arrive.expect_tx", "mbarrier.arrive_drop", "mbarrier.arrive_drop.expect_tx", "mbarrier.complete_tx",
     "mbarrier.expect_tx", "mbarrier.init", "mbarrier.inval", "mbarrier.test_wait", "mbarrier.try_wait", "mbarrier.wait",
@@ -60,6 +60,7 @@ OBSERVABLES = {
     "warps.mma": (
         "the least number of warps of a cluster that issued tcgen05.mma, of all clusters in which one did"
     ),
+    "tcgen05.mma.busiest": "the most tcgen05.mma that one cluster executed",
     "waves.bytes": (
         "the bytes of the distinct boxes that TMA loads for the w-th tile of all CTAs together, summed over w"
     ),
@@ -71,7 +72,7 @@ OBSERVABLES = {
 }
 
 #: The observables that are no sum.
-MAXIMA = ("tma.loads_in_flight_at_mma", "warps.mma", "waves.percent")
+MAXIMA = ("tcgen05.mma.busiest", "tma.loads_in_flight_at_mma", "warps.mma", "waves.percent")
 
 #: Instructions behind an amount or an observable, for messages that show lines.
 COUNTED_BY = {
@@ -94,6 +95,7 @@ COUNTED_BY = {
     "accumulations.serial": ("tcgen05.mma", "tcgen05.ld"),
     "warps.two_roles": ("cp.async.bulk.tensor.load", "tcgen05.mma", "tcgen05.ld"),
     "warps.mma": ("tcgen05.mma",),
+    "tcgen05.mma.busiest": ("tcgen05.mma",),
     "waves.bytes": ("cp.async.bulk.tensor.load",),
     "waves.bytes.ideal": ("cp.async.bulk.tensor.load",),
     "waves.percent": ("cp.async.bulk.tensor.load",),

@@ -28,14 +28,15 @@ class RunningMma:
 class LoadsBesideMma:
     """TMA loads and tcgen05.mma of one cluster that are in flight at the same moment.
 
-    ``tma.loads_in_flight_at_mma`` and ``tcgen05.mma.beside_loads`` of the launch are kept in the machine's counters.
+    ``tma.loads_in_flight_at_mma``, ``tcgen05.mma.beside_loads`` and ``tcgen05.mma.busiest`` of the launch are kept in the
+    machine's counters.
     """
 
-    __slots__ = ("loads", "machine", "mmas")
+    __slots__ = ("instructions", "loads", "machine", "mmas")
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.loads = 0
+        self.loads = self.instructions = 0
         self.mmas: list[RunningMma] = []
 
     def load_issued(self) -> None:
@@ -58,7 +59,9 @@ class LoadsBesideMma:
 
     def mma_completed(self, mma: RunningMma) -> None:
         self.mmas.remove(mma)
+        self.instructions += mma.instructions
         counters = self.machine.counters
+        counters["tcgen05.mma.busiest"] = max(counters.get("tcgen05.mma.busiest", 0), self.instructions)
         most = "tma.loads_in_flight_at_mma"
         counters[most] = max(counters.get(most, 0), mma.most_loads)
         if mma.most_loads >= MANY_LOADS:

@@ -943,6 +943,8 @@ class Translator:
 
     def math(self, e: Any, name: str) -> Val:
         a, dtype = self.expr(e.args[0]), self.dtype_of(e)
+        if name == "exp2":
+            self.emit(f"{self.t}.count_op('ex2')")
         return Val(f"math_{name}({a.code})", dtype, a.kind, a.lane)
 
     def c_pow(self, e: Any) -> Val:
@@ -1346,6 +1348,8 @@ class Translator:
         fn = self.const(entry.name.rsplit(".", 1)[-1], self.bind(entry, mods))
         self.uses.add(entry.name)
         if entry.pure:
+            if entry.counter:
+                self.emit(f"{self.t}.count_op({entry.counter!r})")
             self.store_results(
                 f"{fn}({', '.join(sources)})", dests, kind=U if self.scalar is not None else kind
             )

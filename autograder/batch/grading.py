@@ -166,5 +166,6 @@ def settings(todo: Task, exercise: Exercise, gpu: Gpu | None) -> Settings:
 def longest_seconds(course: Course, gpu: bool) -> float:
     """After this long a grade is stuck: its own watchdogs have all had their turn."""
     limits = course.limits
-    seconds = 4 * limits.start_seconds + 2 * limits.build_seconds + 4 * limits.run_seconds
+    patience = max(exercise.patience for exercise in course.exercises)
+    seconds = 4 * limits.start_seconds + patience * (2 * limits.build_seconds + 4 * limits.run_seconds)
     return seconds + (8 * (limits.gpu_seconds + limits.timing_seconds) if gpu else 0)

@@ -151,13 +151,13 @@ def _approximate(fn: Callable[..., Any], name: str, halves: bool = False) -> Cal
 
 
 instruction("ptx.rsqrt", pure=True)(_approximate(special.rsqrt, "rsqrt"))
-instruction("ptx.ex2", pure=True)(_approximate(special.ex2, "ex2"))
+instruction("ptx.ex2", pure=True, counter="ex2")(_approximate(special.ex2, "ex2"))
 instruction("ptx.lg2", pure=True)(_approximate(special.lg2, "lg2"))
 instruction("ptx.sin", pure=True)(_approximate(special.sin, "sin"))
 instruction("ptx.cos", pure=True)(_approximate(special.cos, "cos"))
 instruction("ptx.tanh", pure=True)(_approximate(special.tanh, "tanh"))
 instruction("ptx.tanh_half", pure=True)(_approximate(special.tanh, "tanh", halves=True))
-instruction("ptx.ex2_half", pure=True)(_approximate(special.ex2, "ex2", halves=True))
+instruction("ptx.ex2_half", pure=True, counter="ex2")(_approximate(special.ex2, "ex2", halves=True))
 
 
 def _sign(fn: Callable[[Any], Any]) -> Callable[[Mods], Op]:
