@@ -944,6 +944,7 @@ class Translator:
     def math(self, e: Any, name: str) -> Val:
         a, dtype = self.expr(e.args[0]), self.dtype_of(e)
         if name == "exp2":
+            self.note("ex2")
             self.emit(f"{self.t}.count_op('ex2')")
         return Val(f"math_{name}({a.code})", dtype, a.kind, a.lane)
 
@@ -1349,6 +1350,7 @@ class Translator:
         self.uses.add(entry.name)
         if entry.pure:
             if entry.counter:
+                self.note(entry.counter)
                 self.emit(f"{self.t}.count_op({entry.counter!r})")
             self.store_results(
                 f"{fn}({', '.join(sources)})", dests, kind=U if self.scalar is not None else kind

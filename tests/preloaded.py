@@ -49,7 +49,10 @@ class PreloadedGrader:
         self._process.stdout.close()
 
     def __call__(self, exercise: str, path: Path, **settings: Any) -> Any:
-        """The GradeReport of the file `path` as a submission of `exercise`; `settings` as of autograder.grade.Settings."""
+        """The GradeReport of the file `path` as a submission of `exercise`; `settings` as of autograder.grade.Settings.
+
+        With `case`, the id of one, that is the only launch, and the checks of other stages are left out.
+        """
         from autograder.report.model import GradeReport
 
         assert self._process.stdin and self._process.stdout
@@ -110,6 +113,15 @@ def _become(module: str, channel: int, folder: Path, environment: dict[str, str]
         os._exit(status)
 
 
+def _narrowed(exercise: Any, case: str | None) -> Any:
+    """The exercise with one case alone, and without the checks of other stages."""
+    if case is None:
+        return exercise
+    chosen = next(c for c in exercise.cases if c.id == case).model_copy(update={"quick": True})
+    checks = [check for check in exercise.checks if check.stage in (None, chosen.stage)]
+    return exercise.model_copy(update={"cases": [chosen], "checks": checks})
+
+
 def _serve() -> None:
     """One line with a request per grade on standard input, one line with the report on standard output."""
     sys.path.insert(0, str(REPOSITORY))
@@ -145,6 +157,7 @@ def _serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         exercise = course.find(request["exercise"])
+        exercise = _narrowed(exercise, request["settings"].pop("case", None))
         submission = read_submission(Path(request["path"]), exercise)
         report = grade.grade(
             exercise, submission, course.limits, grade.Settings(isolation="basic", **request["settings"])

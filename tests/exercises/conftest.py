@@ -69,6 +69,6 @@ def load() -> Callable[[Path], ModuleType]:
 def quick_grade() -> Iterator[Callable[[str, Path], GradeReport]]:
     """(exercise, .py file) -> the report of a quick grade with seed 1; `quick=False` grades every case."""
     with PreloadedGrader() as grader:
-        yield lambda exercise, path, quick=True, measure=False: grader(
-            exercise, path, seed=1, quick=quick, measure=measure
+        yield lambda exercise, path, quick=True, measure=False, **options: grader(
+            exercise, path, seed=1, quick=quick, measure=measure, **options
         )

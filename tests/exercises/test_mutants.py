@@ -99,6 +99,14 @@ GRADED = [
     "exercise_14/q_by_the_mma_warp",
     "exercise_14/reference_without_rescale",
     "exercise_14/rescale_without_vote",
+    "exercise_15/all_by_ex2",
+    "exercise_15/exponent_off_by_one",
+    "exercise_15/mask_one_too_many",
+    "exercise_15/rescale_lost",
+    "exercise_15/rescales_always",
+    "exercise_15/shortest_first",
+    "exercise_15/stale_mailbox",
+    "exercise_15/wrong_head",
 ]
 # From here on a grade has many problem sizes, and the first of them shows the mistake; but not these.
 QUICK_FROM, WHOLE = "exercise_06", {"exercise_08/first_loads_beyond_k"}
@@ -113,13 +121,17 @@ FEWEST = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken kernel and what its header promises. `line` is the one that ends in `# <- here`."""
+    """A broken kernel and what its header promises. `line` is the one that ends in `# <- here`.
+
+    `case`: the one whose problem size shows the mistake; None: the first one.
+    """
 
     path: Path
     what: str
     check: str
     finding: str | None
     line: int
+    case: str | None = None
 
     @property
     def exercise(self) -> str:
@@ -132,12 +144,14 @@ class Mutant:
 
 def read(path: Path) -> Mutant:
     text = path.read_text(encoding="utf-8")
-    header = dict(re.findall(r"^# (mutant|check|finding): (.+)$", text, flags=re.M))
+    header = dict(re.findall(r"^# (mutant|check|finding|case): (.+)$", text, flags=re.M))
     marked = [number for number, line in enumerate(text.split("\n"), 1) if line.endswith("# <- here")]
-    assert set(header) == {"mutant", "check", "finding"}, f"{path.name}: the header is not complete"
+    assert set(header) - {"case"} == {"mutant", "check", "finding"}, (
+        f"{path.name}: the header is not complete"
+    )
     assert len(marked) == 1, f"{path.name}: one line ends in '# <- here'"
     finding = None if header["finding"] == "-" else header["finding"]
-    return Mutant(path, header["mutant"], header["check"], finding, marked[0])
+    return Mutant(path, header["mutant"], header["check"], finding, marked[0], header.get("case"))
 
 
 @pytest.fixture(params=MUTANTS, ids=lambda p: f"{p.parent.name}-{p.stem}")
@@ -152,7 +166,9 @@ def settings() -> Course:
 
 
 def broken_kernel(mutant: Mutant, exercise: Exercise) -> Exercise:
-    """The exercise, narrowed to the kernel whose builder holds the marked line."""
+    """The exercise, narrowed to the kernel whose builder holds the marked line, or to the size of the mutant's case."""
+    if mutant.case is not None:
+        return next(k for k in exercise.kernels if mutant.case in [case.id for case in k.cases])
     builders = {
         node.name: node
         for node in ast.parse(mutant.path.read_text(encoding="utf-8")).body
@@ -247,7 +263,10 @@ def test_grade_takes_the_points(name: str, quick_grade: Callable[..., GradeRepor
     """The right check loses points, the fault is the learner's, and the report names the marked line."""
     mutant = read(COURSE / "tests" / "mutants" / f"{name}.py")
     quick = mutant.exercise >= QUICK_FROM and name not in WHOLE
-    report = quick_grade(mutant.exercise, mutant.path, quick=quick, measure=mutant.check == "speed")
+    options = {} if mutant.case is None else {"case": mutant.case}
+    report = quick_grade(
+        mutant.exercise, mutant.path, quick=quick, measure=mutant.check == "speed", **options
+    )
     check = next(check for check in report.checks if check.id == mutant.check)
     assert check.points < check.max_points
     assert check.verdict in ("fail", "partial") and check.fault in (None, "your code")

@@ -84,7 +84,7 @@ def exp2_by_fma(x, first, whole, power):
     Tx.fma(power[:], power[:], x[first:last], T.float32(C1), rounding_mode="rn")
     Tx.fma(power[:], power[:], x[first:last], T.float32(C0), rounding_mode="rn")
     for j in T.unroll(FMA_KEYS):
-        exponent = T.meta_var((T.reinterpret("int32", whole[j]) + 1) << 23)  # <- here
+        exponent = T.meta_var((T.reinterpret("int32", whole[j]) + 1) << 23)
         x[first + j] = T.reinterpret("float32", T.reinterpret("int32", power[j]) + exponent)
 
 
@@ -397,7 +397,7 @@ def build_attention(B, SQ, SKV, HQ, HKV, causal, SMS):
                         for c in T.unroll(PART // (2 * CHUNK)):
                             c0 = T.meta_var(j0 + c * 2 * CHUNK)
                             p0 = T.meta_var(warpgroup * 2 * KEYS + c0)
-                            Tx.wg.copy_async(P_tmem[:, p0 : p0 + 2 * CHUNK], p_frag[:, c0 : c0 + 2 * CHUNK])
+                            Tx.wg.copy_async(P_tmem[:, p0 : p0 + 2 * CHUNK], p_frag[:, c0 : c0 + 2 * CHUNK])  # <- here
                         T.ptx["tcgen05.wait::st.sync.aligned"]()
                         T.ptx["tcgen05.fence::before_thread_sync"]()
                         if part == 0:

@@ -367,12 +367,12 @@ def build_attention(B, SQ, SKV, HQ, HKV, causal, SMS):
                         s0 = T.meta_var(warpgroup * KEYS + c0)
                         Tx.wg.copy_async(s_frag[:, c0 : c0 + CHUNK], S_tmem[:, s0 : s0 + CHUNK])
                     T.ptx["tcgen05.wait::ld.sync.aligned"]()
-                    seen = T.meta_var(T.min(query + OFFSET, SKV) if CAUSAL else SKV)  # <- here
+                    seen = T.meta_var(T.min(query + OFFSET, SKV) if CAUSAL else SKV)
                     least = T.meta_var(T.min(query0 + 1 + OFFSET, SKV) if CAUSAL else SKV)
                     if k0 + KEYS > least:
                         edge: T.int32 = seen - k0
                         for j in T.unroll(KEYS):
-                            x[j] = T.Select(j < edge, x[j], T.float32(float("-inf")))
+                            x[j] = T.Select(j < edge, x[j], T.float32(float("-inf")))  # <- here
                     Tx.max(block_max[:], x[:])
                     factor: T.float32 = T.float32(1.0)
                     if (block_max[0] - row_max) * T.float32(SCALE_LOG2) > T.float32(THRESHOLD):

@@ -308,11 +308,11 @@ def build_attention(B, SQ, SKV, HQ, HKV, causal, SMS):
                         factor: T.float32 = mailbox[s, 0, row]
                         if T.cuda.any_sync(T.uint32(0xFFFFFFFF), T.cast(factor < T.float32(1.0), "int32")) != 0:
                             T.ptx["tcgen05.fence::after_thread_sync"]()
-                            for c in T.unroll(D // CHUNK):  # <- here
+                            for c in T.unroll(D // CHUNK):
                                 c0 = T.meta_var(s * D + c * CHUNK)
                                 Tx.wg.copy_async(o_frag[:, :], O_tmem[:, c0 : c0 + CHUNK])
                                 T.ptx["tcgen05.wait::ld.sync.aligned"]()
-                                Tx.wg.copy_async(O_tmem[:, c0 : c0 + CHUNK], o_frag[:, :])
+                                Tx.wg.copy_async(O_tmem[:, c0 : c0 + CHUNK], o_frag[:, :])  # <- here
                             T.ptx["tcgen05.wait::st.sync.aligned"]()
                             T.ptx["tcgen05.fence::before_thread_sync"]()
                         p_ready.arrive(s)

@@ -184,10 +184,10 @@ def build_attention(B, SQ, SKV, HQ, HKV, causal, SMS):
                             if i == 0:
                                 for s in T.unroll(Q_TILES):
                                     q0 = T.meta_var((tiles.m_block * Q_TILES + s) * QUERIES)
-                                    h0 = T.meta_var(tiles.group)  # <- here
+                                    h0 = T.meta_var(tiles.group)
                                     q_empty.wait(s, q_load.phase)
                                     q_full.arrive(s, TILE_BYTES)
-                                    Tx.copy_async(
+                                    Tx.copy_async(  # <- here
                                         Q_packed[s, :, :, :],
                                         Q[tiles.batch, q0 : q0 + QUERIES, h0 : h0 + GROUP, :],
                                         dispatch="tma_auto",
