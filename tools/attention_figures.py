@@ -523,13 +523,12 @@ def barriers(run: Recorded) -> dict[str, Barrier]:
 
 
 def edges(found: dict[str, Barrier]) -> dict[tuple[str, str], list[str]]:
-    """(who arrives, who waits) -> barriers with what arrives per phase; those of one array together."""
+    """(who arrives, who waits) -> barriers with what of it arrives per phase, not with the sum, which the exercise asks for."""
     groups: dict[tuple[str, str], dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, bar in found.items():
         base, _, index = name.partition("[")
         for role, of_role in bar.arrivals.items():
-            count = sum(of_role.values())
-            share = f"{count} of {bar.expected}" if count != bar.expected else str(count)
+            share = str(sum(of_role.values()))
             if bar.nbytes:
                 share += f" + {bar.nbytes // 1024} KiB"
             for waiter in sorted(bar.waits - {role}):
