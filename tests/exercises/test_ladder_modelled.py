@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import emulator
 from autograder.course import load_course
 from emulator.timing.model import Modelled, model
 from kernels import gemm_problem as gemm
@@ -38,3 +39,25 @@ def test_each_rung_is_faster(modelled: dict[str, Modelled]) -> None:
 def test_the_bottleneck_is_what_the_next_rung_changes(modelled: dict[str, Modelled]) -> None:
     assert "let TMA load them" in modelled["exercise_06"].bottleneck
     assert "into more stages" in modelled["exercise_07"].bottleneck
+
+
+def test_tiles_row_by_row_load_more_from_dram(solution_cell: Callable[[str], str], build: gemm.Build) -> None:
+    """B alone has 134 MB, more than L2 keeps. At 4096 cubed, A and B have 67 MB together and stay there.
+
+    The solution of exercise 11, whose warps that load do nothing else: those of exercise 09 cannot be probed in time.
+    """
+    m, n, k = 2048, 8192, 8192
+    tensors = [np.zeros(shape, np.float16) for shape in ((m, k), (n, k), (m, n))]
+
+    def walked(group: int) -> Modelled:
+        text = solution_cell("exercise_11")
+        assert "\nGROUP = 8 " in text
+        source = text.replace("\nGROUP = 8 ", f"\nGROUP = {group} ")
+        return model(
+            emulator.compile(build(source, {"M": m, "N": n, "K": k, "dtype": "float16", "SMS": 148})), tensors
+        )
+
+    grouped, by_rows = walked(8), walked(1)
+    assert grouped.bytes_loaded == by_rows.bytes_loaded
+    assert by_rows.bytes_dram > 2 * grouped.bytes_dram
+    assert by_rows.microseconds > 1.002 * grouped.microseconds
