@@ -317,7 +317,8 @@ class Diagnosis:
                 return yours(f"the launch is refused: {message}", "", where)
             case "unsupported":
                 return graders(message, "another instruction may do the same; please report this one", where)
-        return graders(f"the emulator failed: {message}", "", where)
+        fix = "please report this kernel; another way to write that line may work" if where else ""
+        return graders(f"the emulator failed: {message}", fix, where)
 
     def _buffer_mismatch(self, buffers: list[dict[str, Any]]) -> Failure:
         """Wrong number, dtype or shape of the PrimFunc's parameters."""

@@ -10,7 +10,7 @@ from emulator.checks.findings import SourceLocation
 
 
 class EmulatorError(Exception):
-    """Base of everything the emulator raises on purpose.
+    """Base of everything the emulator raises; itself: the emulator is wrong, it met an error of Python or NumPy.
 
     Attributes:
         message: one sentence for the learner.

@@ -16,7 +16,7 @@ from emulator import instructions
 from emulator.checks.bank_conflicts import AccessStatistics, Pattern
 from emulator.checks.findings import Finding, FindingLog, SourceLocation
 from emulator.counters import MAXIMA
-from emulator.errors import DeviceFault, LaunchError
+from emulator.errors import DeviceFault, EmulatorError, LaunchError
 from emulator.host import BoundTensorMap, Host, HostPlan, HostTensorMap, Launch, unknown_operations
 from emulator.lowering import Lowered, lower
 from emulator.machine.address import SMEM_LIMIT
@@ -308,6 +308,8 @@ class Kernel:
                 machine.run()
             except DeviceFault as fault:
                 self._report_fault(machine, log, fault)
+            except OWN_FAULTS as error:
+                raise _own_fault(machine, error) from error
             if accesses is not None:
                 _collect_accesses(machine, log, accesses, counters)
             made = memory.tensor_maps[len(tensor_maps) :]
@@ -376,6 +378,18 @@ class Kernel:
                 tuple(running.threads.warps) if running is not None else (), (), {"stops_kernel": True},
             )
         )  # fmt: skip
+
+
+# What Python and NumPy raise where the emulator itself is wrong: the launch ends, whoever asked for it goes on.
+OWN_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def _own_fault(machine: Machine, error: Exception) -> EmulatorError:
+    """A fault of the emulator, at the learner's line that it was executing."""
+    site = _site_from_traceback(error, machine.program)
+    return EmulatorError(
+        f"{type(error).__name__} in the emulator: {error}", machine.location(site) if site >= 0 else None
+    )
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import numpy as np
 
 from emulator import lanes, packed_casts
 from emulator.checks.findings import SourceLocation
-from emulator.errors import UnsupportedInstruction
+from emulator.errors import EmulatorError, UnsupportedInstruction
 from emulator.instructions import REGISTRY, Instruction, Mods
 from emulator.lowering import Lowered, Tree, fields_of, learner_location, tvm
 from emulator.machine.address import POOL_BASE
@@ -2408,8 +2408,14 @@ def translate(lowered: Lowered, name: str) -> Program:
 
     Raises:
         UnsupportedInstruction: with the op's name and the learner's line.
+        EmulatorError: the translator itself is wrong there.
     """
-    return Translator(lowered, lowered.devices[name]).translate()
+    translator = Translator(lowered, lowered.devices[name])
+    try:
+        return translator.translate()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        text = f"{type(error).__name__} in the emulator's translation: {error}"
+        raise EmulatorError(text, translator.location) from error
 
 
 __all__ = ["Program", "fields_of", "translate"]

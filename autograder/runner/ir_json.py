@@ -8,6 +8,7 @@ inside.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 # Kinds that TVM stores as their name instead of their fields.
@@ -87,6 +88,8 @@ def load(text: str) -> Any:
         kinds = {node["type"] for node in graph["nodes"]}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise NotAKernel(f"no graph of nodes ({error})") from None
+    if max(map(len, _names(graph["nodes"])), default=0) > LONGEST_NAME:
+        raise NotAKernel(f"a name of more than {LONGEST_NAME} characters")
     strange = sorted(str(k) for k in kinds if k not in _PLAIN and not str(k).startswith(_PREFIXES))
     if strange:
         raise NotAKernel(f"nodes of kind {', '.join(strange[:3])}")
@@ -94,6 +97,24 @@ def load(text: str) -> Any:
         return tvm.ir.load_json(text)
     except Exception as error:  # TVM raises whatever its C++ side names
         raise NotAKernel(" ".join(str(error).split())[-300:]) from None
+
+
+LONGEST_NAME = 1000  # reports repeat names, and an answer has to fit in one frame
+
+
+def _names(nodes: list[Any]) -> Iterator[str]:
+    """What variables, buffers, functions and source files are called."""
+    for node in nodes:
+        data = node.get("data")
+        if node["type"] in _BY_NAME:
+            yield str(data)
+        elif isinstance(data, dict):
+            for field in ("name", "name_hint"):
+                value = data.get(field)
+                if isinstance(value, int) and 0 <= value < len(nodes):
+                    value = nodes[value].get("data")
+                if isinstance(value, str):
+                    yield value
 
 
 def _plain_node(value: Any, dtype: Any) -> dict[str, Any] | None:

@@ -82,6 +82,34 @@ def test_something_else_than_a_prim_func() -> None:
         machine_child._buffers(tvm.tirx.IntImm("int32", 5))
 
 
+@pytest.mark.parametrize("kind", ["buffer", "variable", "file"])
+def test_names_too_long_for_the_answers_are_refused(kind: str) -> None:
+    import json
+
+    from tvm.script import tirx as T
+
+    from autograder.runner import ir_json
+
+    @T.prim_func
+    def kernel(A: T.Buffer((128,), "float32")):
+        T.device_entry()
+        thread = T.thread_id([128])
+        A[thread] = A[thread] + T.float32(1)
+
+    graph = json.loads(ir_json.dump(kernel))
+    nodes = graph["nodes"]
+    assert ir_json.load(json.dumps(graph)) is not None
+    if kind == "file":
+        node = next(n for n in nodes if n["type"] == "ir.SourceName")
+        node["data"] += "x" * (9 << 20)
+    else:
+        wanted = "A" if kind == "buffer" else "thread"
+        node = next(n for n in nodes if n["type"] == "ffi.String" and n["data"] == wanted)
+        node["data"] += "x" * (9 << 20)
+    with pytest.raises(NotAKernel, match="a name of more than 1000 characters"):
+        ir_json.load(json.dumps(graph))
+
+
 def test_findings_become_strict_json() -> None:
     import json
 
