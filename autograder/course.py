@@ -416,7 +416,7 @@ class KernelSpec(_Strict):
     oracle: Literal["add", "attention", "double", "gemm_nn", "gemm_nt", "transpose"]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
-    flop: list[Positive | Name] = []
+    flop: list[Positive | Name | Text] = []
 
 
 class Exercise(_Strict):
@@ -424,7 +424,7 @@ class Exercise(_Strict):
 
     `more_kernels` are built, run and compared after the first kernel, which the exercise itself describes.
     `continues` names the exercise whose kernel the learner brings along.
-    `flop` multiplies up to the floating-point operations of one launch. `functions` are run where the submission
+    `flop` multiplies up to the floating-point operations of one launch: sizes and expressions (autograder.amounts). `functions` are run where the submission
     is, as tables of integers; the check 'functions' looks at them. `layouts` are TileLayouts that functions beside
     the builder return; they need no launch. `runs_on` is the oldest compute capability whose GPUs can run it
     (`sm_100`: no other generation has tcgen05); `timing` says what is measured there. `patience` multiplies the limits of
@@ -443,7 +443,7 @@ class Exercise(_Strict):
     oracle: Literal["add", "attention", "double", "gemm_nn", "gemm_nt", "transpose"]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
-    flop: list[Positive | Name] = []
+    flop: list[Positive | Name | Text] = []
     continues: Annotated[str, StringConstraints(pattern=r"^exercise_\d\d$")] | None = None
     patience: Annotated[float, Field(ge=1, le=10)] = 1
     more_kernels: list[KernelSpec] = []
@@ -543,6 +543,11 @@ class Exercise(_Strict):
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(self.size(entry) for entry in tensor.shape)
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations of one launch; 0 where course.yaml does not say."""
+        return prod(evaluate(entry, self.builder.params) for entry in self.flop) if self.flop else 0
 
     @property
     def options(self) -> dict[str, int | float]:
@@ -678,7 +683,7 @@ class Exercise(_Strict):
         params = [name for name, value in self.builder.params.items() if isinstance(value, int)]
         sizes = [(f"shape of tensor {t.name}", entry) for t in self.tensors for entry in t.shape]
         sizes.append(("tolerance.terms", self.tolerance.terms))
-        sizes += [("flop", entry) for entry in self.flop]
+        sizes += [("flop", entry) for entry in self.flop if isinstance(entry, int) or entry.isidentifier()]
         for where, entry in sizes:
             if isinstance(entry, str) and entry not in params:
                 raise ValueError(
@@ -688,6 +693,13 @@ class Exercise(_Strict):
         for where, entry in sizes:
             if self.size(entry) == 0:
                 raise ValueError(f"{where} uses '{entry}', which is 0 here")
+        for entry in self.flop:
+            try:
+                value = evaluate(entry, self.builder.params)
+            except ValueError as error:
+                raise ValueError(f"flop: {error}") from None
+            if value == 0:
+                raise ValueError(f"flop uses '{entry}', which is 0 here")
         for tensor in self.tensors:
             if tensor.dtype not in DTYPES:
                 raise ValueError(

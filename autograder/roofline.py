@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from autograder.course import ITEM_BYTES, Exercise
 
@@ -69,7 +68,7 @@ def roof(
     peaks = PEAKS[arch]
     tensors = kernel.tensor_specs()
     nbytes = kernel.tensor_bytes
-    flop = prod(kernel.size(entry) for entry in kernel.flop) if kernel.flop else 0
+    flop = kernel.operations
     halves = any(ITEM_BYTES[t["dtype"]] == 2 for t in tensors if t["role"] == "input")
     per_clock = peaks.tensor_flop if halves else peaks.cuda_flop
     flop_per_us = per_clock * peaks.sms * (clock_ghz or peaks.clock_ghz) * 1e3

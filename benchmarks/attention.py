@@ -1,104 +1,206 @@
-"""The solution of exercise 15 beside flash_attention4 of the package tirx-kernels: same outputs, modelled times.
+"""Exercise 15's solution beside flash_attention4 of the package tirx-kernels: modelled times, outputs, assembly.
 
-    python benchmarks/attention.py                 # both modelled at 4096 keys, causal, 32 query heads, 4 heads of K and V
-    python benchmarks/attention.py --outputs       # both run in the emulator on a small problem, outputs compared
+    python benchmarks/attention.py                       # all three, as Markdown on standard output
+    python benchmarks/attention.py --length 1024 --no-outputs
 
-Both kernels are modelled by the same model with the parameters of a B200; nothing here is measured on a GPU.
+Both kernels are modelled by the same model with the same parameters (emulator/timing/b200.yaml): one batch, 32 query heads, 4 heads of K
+and V, head dimension 128, fp16, 148 SMs. Both compute the same small problems in the emulator, with race detection, from the
+same inputs, and are compared with each other and with PyTorch in float64. Both are compiled for sm_100a where there is an nvcc.
+
+The package runs unmodified (``pip install --no-deps tirx-kernels==0.1.2.post1``), see tirx_kernels.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib
-import importlib.util
-import json
+import os
+import runpy
+import shutil
+import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+_HERE = Path(__file__).resolve().parent
+# This directory last: a file here has the name of the package.
+sys.path[:] = [str(_HERE.parent), *(p for p in sys.path if Path(p or ".").resolve() != _HERE), str(_HERE)]
 
-HERE = Path(__file__).resolve().parent
-# This directory last: one of its files has the name of the package.
-sys.path[:] = [str(HERE.parent), *(p for p in sys.path if Path(p or ".").resolve() != HERE), str(HERE)]
+import cuda_on_cpu  # noqa: E402
+import torch  # noqa: E402
 
-HEADS, SHARED, D, SMS = 32, 4, 128, 148
+import emulator  # noqa: E402
+from autograder.assembly import OPTIONS, find_nvcc  # noqa: E402
+from autograder.release import kernel_cell  # noqa: E402
+from autograder.runner.assembly_child import read_ptxas  # noqa: E402
+from emulator.timing.model import Modelled, model  # noqa: E402
 
-
-def solution() -> Any:
-    """The module that the solution cell of exercise 15 is."""
-    notebook = json.loads(
-        (HERE.parent / "solutions/exercise_15/exercise_15.ipynb").read_text(encoding="utf-8")
-    )
-    cell = next(c for c in notebook["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == "kernel")
-    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
-        file.write("".join(cell["source"]))
-    spec = importlib.util.spec_from_file_location("exercise_15_solution", file.name)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SMS, DIM = 148, 128
+THEIRS = "tirx_kernels.ported.flashattention.flash_attention4"
 
 
-def theirs(q: Any, k: Any, v: Any, o: Any) -> tuple[Any, list[Any]]:
-    """flash_attention4, causal, compiled for these tensors, and its arguments: Q, O (1, S, H, 128), K, V (1, S, h, 128)."""
-    import cuda_on_cpu
+@dataclass(frozen=True)
+class Problem:
+    """Self attention: batches, queries and keys, heads of Q and O, heads of K and V."""
 
-    import emulator
+    length: int
+    query_heads: int = 32
+    key_heads: int = 4
+    causal: bool = True
+    batches: int = 1
+    sms: int = SMS
 
-    with cuda_on_cpu.installed("sm_100a", num_sms=SMS) as record:
-        module = importlib.import_module("tirx_kernels.ported.flashattention.flash_attention4")
-        (_, s, h, d), shared = q.shape, k.shape[2]
-        maps = module.build_tensor_maps(
-            q, k, v, o, batch_size=1, seq_len_q=s, seq_len_kv=s, num_qo_heads=h, num_kv_heads=shared, head_dim=d, is_causal=True,
+    @property
+    def title(self) -> str:
+        mask = "causal" if self.causal else "not causal"
+        return f"{self.length} queries and keys, {self.query_heads} and {self.key_heads} heads, {mask}"
+
+    def inputs(self, seed: int) -> list[Any]:
+        """Q, K, V and an empty O, (batches, length, heads, 128) each; float16."""
+        draw = torch.Generator().manual_seed(seed)
+        heads = (self.query_heads, self.key_heads, self.key_heads)
+        q, k, v = (
+            torch.randn((self.batches, self.length, h, DIM), generator=draw).to(torch.float16) for h in heads
+        )
+        return [q, k, v, torch.zeros_like(q)]
+
+    def exact(self, q: Any, k: Any, v: Any) -> Any:
+        """PyTorch's result in float64."""
+        heads_first = [x.double().transpose(1, 2) for x in (q, k, v)]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(*heads_first, is_causal=self.causal, enable_gqa=True).transpose(1, 2)
+
+
+def ours(problem: Problem) -> Any:
+    """The solution's PrimFunc."""
+    p = problem
+    sizes = {"B": p.batches, "SQ": p.length, "SKV": p.length, "HQ": p.query_heads, "HKV": p.key_heads}
+    return _solution()(**sizes, causal=int(p.causal), SMS=p.sms)
+
+
+@cache
+def _solution() -> Callable[..., Any]:
+    """build_attention of exercise 15; TVM's parser reads its source, so it has a file."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    path = Path(folder) / "exercise_15.py"
+    path.write_text(kernel_cell(_HERE.parent, "exercise_15"), encoding="utf-8")
+    return runpy.run_path(str(path))["build_attention"]
+
+
+def theirs(problem: Problem) -> Any:
+    """The package's PrimFunc."""
+    p = problem
+    module = importlib.import_module(THEIRS)
+    return module.get_kernel(p.batches, p.length, p.query_heads, p.key_heads, DIM, p.causal)
+
+
+def launched(
+    which: Callable[[Problem], Any], problem: Problem, tensors: list[Any], use: Callable[..., Any]
+) -> Any:
+    """What ``use(kernel, arguments)`` returns; the package's kernel takes tensor maps in the place of tensors."""
+    if which is ours:
+        return use(emulator.compile(ours(problem)), [t.numpy() for t in tensors])
+    p = problem
+    with cuda_on_cpu.installed("sm_100a", num_sms=p.sms) as record:
+        kernel = emulator.compile(theirs(problem), "sm_100a")
+        maps = importlib.import_module(THEIRS).build_tensor_maps(
+            *tensors, batch_size=p.batches, seq_len_q=p.length, seq_len_kv=p.length, num_qo_heads=p.query_heads,
+            num_kv_heads=p.key_heads, head_dim=DIM, is_causal=p.causal,
         )  # fmt: skip
-        arguments = [record.encoded[cuda_on_cpu._address(each.ptr)] for each in maps]
-        return emulator.compile(module.get_kernel(1, s, h, shared, d, True), "sm_100a"), arguments
+        return use(kernel, [record.encoded[cuda_on_cpu._address(m.ptr)] for m in maps])
 
 
-def modelled(keys: int) -> None:
-    """Print both modelled times at ``keys`` queries and keys."""
-    import torch
-
-    import emulator
-    from emulator.timing.model import model
-
-    tensors = [torch.zeros((1, keys, h, D), dtype=torch.float16) for h in (HEADS, SHARED, SHARED, HEADS)]
-    ours = emulator.compile(solution().build_attention(1, keys, keys, HEADS, SHARED, 1, SMS))
-    a = model(ours, [x.numpy() for x in tensors]).microseconds
-    kernel, arguments = theirs(*tensors)
-    b = model(kernel, arguments).microseconds
-    print(f"{keys} keys, causal, {HEADS} query heads, {SHARED} heads of K and V, modelled on a B200")
-    print(f"exercise 15 {a:.1f} us, flash_attention4 {b:.1f} us, ratio {a / b:.3f}")
+def modelled(which: Callable[[Problem], Any], problem: Problem) -> Modelled:
+    return launched(which, problem, [torch.zeros_like(t) for t in problem.inputs(0)], model)
 
 
-def outputs(keys: int = 256, heads: int = 4, shared: int = 2) -> float:
-    """The largest difference of both outputs on a small problem, as the emulator computes them."""
-    import torch
+def outputs(problem: Problem, seed: int) -> tuple[list[float], list[int]]:
+    """Largest deviations ours/exact, theirs/exact, ours/theirs, and the numbers of findings of error and race strength."""
+    q, k, v, _ = problem.inputs(seed)
+    exact = problem.exact(q, k, v)
+    results, findings = [], []
+    for which in (ours, theirs):
+        o = torch.zeros_like(q)
+        run = launched(which, problem, [q, k, v, o], lambda kernel, args: kernel.run(*args))
+        results.append(o.double())
+        findings.append(sum(f.strength in ("error", "race") for f in run.findings))
+    a, b = results
+    return [float((x - y).abs().max()) for x, y in ((a, exact), (b, exact), (a, b))], findings
 
-    import emulator
 
-    torch.manual_seed(0)
-    q, k, v = (torch.randn((1, keys, h, D)).half() for h in (heads, shared, shared))
-    one, other = torch.zeros_like(q), torch.zeros_like(q)
-    ours = emulator.compile(solution().build_attention(1, keys, keys, heads, shared, 1, 2))
-    ours.run(*(x.numpy() for x in (q, k, v, one)))
-    kernel, arguments = theirs(q, k, v, other)
-    kernel.run(*arguments)
-    assert other.abs().max() > 0
-    return float(np.abs(one.numpy().astype(np.float64) - other.numpy().astype(np.float64)).max())
+def assembled(function: Any) -> dict[str, int]:
+    """Registers, spill bytes and barriers by ptxas; empty without nvcc."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        return {}
+    from emulator.tvm_import import import_tvm
+
+    tvm = import_tvm()
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_100a"})
+    with target:
+        module = tvm.compile(tvm.IRModule({"main": function}), target=target, tir_pipeline="tirx")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.cu"
+        source.write_text(str(module.mod.imports[0].inspect_source()), encoding="utf-8")
+        command = [str(nvcc), "-arch=sm_100a", *OPTIONS, "-o", str(source.with_suffix(".cubin")), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return read_ptxas(done.stdout + done.stderr)
+
+
+def times_table(problems: list[Problem]) -> list[str]:
+    lines = ["| problem | exercise 15 | tirx-kernels | ratio |", "|---|---|---|---|"]
+    for problem in problems:
+        a, b = (modelled(which, problem).microseconds for which in (ours, theirs))
+        lines.append(f"| {problem.title} | {a:.1f} µs | {b:.1f} µs | {a / b:.3f} |")
+    return lines
+
+
+def outputs_table(problems: list[Problem]) -> list[str]:
+    lines = [
+        "| problem | exercise 15, PyTorch | tirx-kernels, PyTorch | the two | findings |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for seed, problem in enumerate(problems):
+        largest, findings = outputs(problem, seed)
+        cells = " | ".join(f"{x:.1e}" for x in largest)
+        lines.append(f"| {problem.title} | {cells} | {findings[0]} and {findings[1]} |")
+    return lines
+
+
+def assembly_table(problem: Problem) -> list[str]:
+    used = assembled(ours(problem))
+    if not used:
+        return ["No nvcc here: nothing was assembled."]
+    return ["| kernel | " + " | ".join(used) + " |", "|---" * (len(used) + 1) + "|",
+            f"| exercise 15, {problem.title} | " + " | ".join(str(x) for x in used.values()) + " |"]  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--keys", type=int, default=4096)
-    parser.add_argument("--outputs", action="store_true", help="compare outputs of a small problem instead")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--length", type=int, default=4096, help="queries and keys of the modelled problem")
+    parser.add_argument("--no-outputs", action="store_true", help="do not compare outputs")
     options = parser.parse_args()
-    if options.outputs:
-        print(f"largest difference of the outputs: {outputs():.2e}")
-    else:
-        modelled(options.keys)
+
+    start = time.perf_counter()
+    large = [Problem(options.length), Problem(options.length, causal=False)]
+    print("\n".join(times_table(large)), flush=True)
+    if not options.no_outputs:
+        small = [
+            Problem(512, 4, 2, sms=4), Problem(512, 4, 4, causal=False, sms=4), Problem(256, 8, 1, sms=2),
+        ]  # fmt: skip
+        print("\nLargest deviations:\n\n" + "\n".join(outputs_table(small)), flush=True)
+    print("\n" + "\n".join(assembly_table(large[0])))
+    print(f"\n{time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

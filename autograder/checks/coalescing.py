@@ -103,7 +103,7 @@ def _wasteful(kernel: Outcome, access: dict[str, Any]) -> Evidence:
 
 def _under_the_roof(exercise: Exercise, run: CaseRun, roofline: Roofline) -> Evidence:
     """Arithmetic intensity in FLOP per byte, of the best possible traffic and of the traffic asked for."""
-    flop = prod(exercise.size(size) for size in exercise.flop)
+    flop = exercise.operations
     once = sum(prod(exercise.shape(t)) * DTYPE_BYTES[t.dtype] for t in exercise.tensors)
     asked = SECTOR_BYTES * sum(access["passes"] for access in _global(run))
     bandwidth = roofline.memory_tb_per_s

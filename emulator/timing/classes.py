@@ -9,6 +9,7 @@ the grid. A cluster between two recorded ones counts as a mixture of both.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from emulator.kernel import Kernel
 
 FULL = 5  # classes that are recorded in full; others are mixtures of two of them
+GROUPS = 3  # clusters of so many different numbers of tiles are told apart
 PROBED_EVENTS = 1_200_000  # of all clusters together; a grid of more is probed in part
 BISECTIONS = 40  # clusters recorded at most where there is no probe
 PLACES = 6
@@ -95,7 +97,10 @@ def sample(kernel: Kernel, tensors: Sequence[Any], order: bool = True) -> Grid:
         return _between(trace, _bisected_work(trace, clusters))
     indices = sorted(found)
     work = np.interp(np.arange(clusters), indices, [found[i].size for i in indices])
-    grid = _between(trace, work)
+    rounds = np.array([_rounds(found[i]) for i in indices])
+    grid = _by_rounds(
+        trace, work, rounds[np.abs(np.subtract.outer(np.arange(clusters), indices)).argmin(axis=1)]
+    )
     if len(found) == clusters:
         grid.probes = found
     return grid
@@ -137,14 +142,48 @@ def _places(clusters: int) -> set[int]:
     return {0, clusters - 1, *(int(clusters * (k * GOLDEN % 1)) for k in range(1, PLACES))}
 
 
-def _between(trace: Callable[[int], ClusterTrace], work: np.ndarray) -> Grid:
-    """Records of a few clusters that span the range of work, and every cluster as a mixture of the two nearest."""
+def _rounds(probed: ClusterTrace) -> int:
+    """How often the rarest of the loads was executed: of attention's queries, the tiles of a persistent CTA."""
+    loads = Counter(e[1] for s in probed.strands for e in s.events if e[0] == "load")
+    return min(loads.values(), default=0)
+
+
+def _by_rounds(trace: Callable[[int], ClusterTrace], work: np.ndarray, rounds: np.ndarray) -> Grid:
+    """As :func:`_between`, apart for clusters of one tile, of two, and so on: two short tiles are not one long tile."""
+    values = np.unique(rounds)
+    if len(values) > GROUPS:
+        return _between(trace, work)
+    each = max(2, FULL // len(values))
+    parts = [
+        (rounds == value, _between(trace, work[rounds == value], each, np.flatnonzero(rounds == value)))
+        for value in values
+    ]
+    shares = np.zeros((len(work), sum(len(grid.traces) for _, grid in parts)))
+    first = 0
+    for mine, grid in parts:
+        shares[mine, first : first + len(grid.traces)] = grid.shares
+        first += len(grid.traces)
+    traces = [t for _, grid in parts for t in grid.traces]
+    order = sorted(range(len(traces)), key=lambda i: traces[i].size)
+    return Grid([traces[i] for i in order], shares[:, order])
+
+
+def _between(
+    trace: Callable[[int], ClusterTrace],
+    work: np.ndarray,
+    full: int = FULL,
+    numbers: np.ndarray | None = None,
+) -> Grid:
+    """Records of at most ``full`` clusters that span the range of work, and every cluster as a mixture of the two nearest.
+
+    ``numbers``: of the clusters in the grid; None: 0, 1, 2 and so on.
+    """
     amounts, where = np.unique(work, return_index=True)
-    if len(amounts) > FULL:
-        wanted = np.linspace(amounts[0], amounts[-1], FULL)
+    if len(amounts) > full:
+        wanted = np.linspace(amounts[0], amounts[-1], full)
         chosen = np.unique([int(np.abs(amounts - w).argmin()) for w in wanted])
         amounts, where = amounts[chosen], where[chosen]
-    traces = [trace(int(i)) for i in where]
+    traces = [trace(int(i if numbers is None else numbers[i])) for i in where]
     position = np.interp(work, amounts, np.arange(len(amounts)))
     low = np.minimum(position.astype(int), max(0, len(amounts) - 2))
     shares = np.zeros((len(work), len(amounts)))

@@ -154,6 +154,8 @@ def test_a_changed_input_names_the_line_that_writes_it(make: Make) -> None:
             "times_ideal and the checks 'coalescing' and 'bank_conflicts' belong together",
         ),
         ("flop: [2, M, N, K]", "flop: [2, M, N, L]", "flop uses 'L', which is no parameter"),
+        ("flop: [2, M, N, K]", "flop: [2, M, N, K - 48]", "flop uses 'K - 48', which is 0 here"),
+        ("flop: [2, M, N, K]", "flop: [2, M, N, K / 2]", "flop: 'K / 2' is not possible here"),
         ("id: gemm_random", "id: add_random", "case 'add_random' appears twice"),
         ("          terms: K\n", "", "kind: rounding_interval needs terms and an accumulate_eps above 0"),
         ("kind: correctly_rounded", "kind: correctly_rounded\n      terms: 2", "terms belong"),

@@ -316,6 +316,16 @@ def test_ctas_that_all_do_different_amounts_of_work(
     assert whole.cycles > mmas * P.mma_interval(1, 128, 128, False) / 6  # what six tensor cores need
 
 
+def test_two_short_tiles_are_not_one_long_tile() -> None:
+    """CTAs that load as much and store twice as much: what they do is told by the number of their tiles, too."""
+    tiles = np.array([1] * 20 + [2] * 30)
+    work = np.concatenate([np.arange(30, 50), np.arange(22, 52)]).astype(float)
+    grid = classes._by_rounds(lambda i: ClusterTrace(i, 1, stored=65536 * int(tiles[i])), work, tiles)
+    assert len(grid.traces) <= classes.FULL
+    assert np.allclose(grid.shares.sum(axis=1), 1)
+    assert sum(n * t.stored for t, n in grid.classes) == pytest.approx(65536 * tiles.sum())
+
+
 def test_a_probe_sees_what_a_full_record_sees(triangular: tuple[emulator.Kernel, list[np.ndarray]]) -> None:
     kernel, tensors = triangular
     recorder = Recorder(dry=True)

@@ -17,6 +17,7 @@ SLOTS = 3  # blocks of K or of V that SMEM holds
 PART = 64  # keys of a part of P
 FMA_KEYS = 16 if STAGE == 5 else 0  # the last keys of a part, whose exp2 the FMA pipe computes
 CHUNK = 16  # columns of TMEM that a thread loads or stores at a time
+PAIR = 2 * CHUNK  # probabilities in so many columns: two fp16 in each
 THRESHOLD = 8.0  # a maximum may grow by this many powers of two before O is rescaled
 FACTOR, SUM = 1, 3  # named barriers of the mailbox, one for each Q tile: FACTOR + s and SUM + s
 ROUNDER = 1.5 * 2.0**23  # x + ROUNDER is x rounded to a whole number, which is in the low bits
@@ -113,7 +114,8 @@ def build_attention(B, SQ, SKV, HQ, HKV, causal, SMS):
         O: T.Buffer((B, SQ, HQ, D), "float16"),  # noqa: E741
     ):
         T.device_entry()
-        T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})  # one CTA per SM: ptxas knows the registers at entry
+        # One CTA per SM: ptxas knows the registers at entry.
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})
         cta = T.cta_id([SMS])
         warpgroup = T.warpgroup_id([4])  # 0 and 1 softmax, 2 correction, 3 MMA, load and store
         warp = T.warp_id_in_wg([4])
@@ -307,7 +309,8 @@ def build_attention(B, SQ, SKV, HQ, HKV, causal, SMS):
                         p_ready.arrive(s)
                         T.ptx["bar.sync"](T.cast(FACTOR + s, "uint32"), T.uint32(256))
                         factor: T.float32 = mailbox[s, 0, row]  # <- here
-                        if T.cuda.any_sync(T.uint32(0xFFFFFFFF), T.cast(factor < T.float32(1.0), "int32")) != 0:
+                        smaller = T.meta_var(T.cast(factor < T.float32(1.0), "int32"))
+                        if T.cuda.any_sync(T.uint32(0xFFFFFFFF), smaller) != 0:
                             T.ptx["tcgen05.fence::after_thread_sync"]()
                             for c in T.unroll(D // CHUNK):
                                 c0 = T.meta_var(s * D + c * CHUNK)
@@ -394,10 +397,10 @@ def build_attention(B, SQ, SKV, HQ, HKV, causal, SMS):
                         if FMA_KEYS > 0:
                             exp2_by_fma(x, j1, whole, power)
                         Tx.cast(weights[j0:j2], x[j0:j2])
-                        for c in T.unroll(PART // (2 * CHUNK)):
-                            c0 = T.meta_var(j0 + c * 2 * CHUNK)
+                        for c in T.unroll(PART // PAIR):
+                            c0 = T.meta_var(j0 + c * PAIR)
                             p0 = T.meta_var(warpgroup * 2 * KEYS + c0)
-                            Tx.wg.copy_async(P_tmem[:, p0 : p0 + 2 * CHUNK], p_frag[:, c0 : c0 + 2 * CHUNK])
+                            Tx.wg.copy_async(P_tmem[:, p0 : p0 + PAIR], p_frag[:, c0 : c0 + PAIR])
                         T.ptx["tcgen05.wait::st.sync.aligned"]()
                         T.ptx["tcgen05.fence::before_thread_sync"]()
                         if part == 0:
