@@ -139,11 +139,12 @@ def grade(
         label = spec.id if len(exercises) == 1 else f"{spec.id} ({number} of {len(exercises)})"
         report = grade_with_bar(spec, submission, course, settings, label, plain)
         reports.append(report)
-        _present(report, json_path, plain)
-        if not (solution or path or quick):
+        note = ""
+        if not (solution or path or quick):  # ahead of the printing, which may end early
             note = remember(root, report, submission.source, submission.answers)
-            if note:
-                click.echo(note, err=True)
+        _present(report, json_path, plain)
+        if note:
+            click.echo(note, err=True)
     _write_files(root, reports, exercise == "all", json_path, html_path)
     sys.exit(max(report.exit_code for report in reports))
 

@@ -29,7 +29,16 @@ from autograder.diagnosis import (
 from autograder.errors import MachineError
 from autograder.gpu import Gpu
 from autograder.on_gpu import BACKEND, GpuSide, explain, unmeasured
-from autograder.report.model import Evidence, Fault, GradeReport, Isolation, Measured, ModelledTime, Source
+from autograder.report.model import (
+    Evidence,
+    Fault,
+    GradeReport,
+    Isolation,
+    Measured,
+    ModelledTime,
+    Source,
+    Verdict,
+)
 from autograder.runner.build import receive_more, receive_prim_funcs, start_builder, start_spare
 from autograder.runner.confinement import level
 from autograder.runner.frames import Frame
@@ -651,8 +660,21 @@ def _beside(session: Session, emulated: str) -> list[Evidence]:
 def _next_step(report: GradeReport, exercise: Exercise) -> str:
     if report.exit_code == 3:
         return "no points were taken for this; run `autograde doctor`, then grade again"
+    lacking = {check.id for check in report.checks if check.verdict is not Verdict.PASS}
+    if report.quick and all(c.verdict in (Verdict.PASS, Verdict.SKIPPED) for c in report.checks):
+        return f"quick grade, not recorded: run `autograde {exercise.id}`"
     if report.full_marks:
         return "done; `autograde` says what comes next"
+    wrong = [
+        e.data["question"]
+        for c in report.checks
+        if c.id in lacking
+        for e in c.evidence
+        if "question" in e.data
+    ]
+    kinds = {check.kind for check in exercise.checks if check.id in lacking}
+    if kinds == {"predictions"} and wrong:
+        return f"answer {' and '.join(wrong)}"
     return f"`autograde hint {exercise.id}` helps without giving it away"
 
 

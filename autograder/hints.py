@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +32,19 @@ def read(root: Path, exercise: Exercise) -> list[str]:
     raise UsageError(
         f"there are no hints for {exercise.id} ({root / 'exercises' / exercise.id / 'hints.md'})"
     )
+
+
+def stub_todos(root: Path, exercise: str) -> set[int]:
+    """The numbers of the TODO comments that the released kernel has, as far as hints and solution here tell."""
+    numbers: set[int] = set()
+    for path in (root / step / exercise for step in ("exercises", "solutions")):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = (path / "hints.md").read_text(encoding="utf-8")
+            numbers.update(*(_named(line) for line, code in lines(text) if not code))
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = (root / "solutions" / exercise / f"{exercise}.ipynb").read_text(encoding="utf-8")
+        numbers.update(int(number) for number in re.findall(r"#\s*TODO (\d{1,3})\b", text))
+    return set(range(1, max(numbers, default=0) + 1))
 
 
 @dataclass(frozen=True)

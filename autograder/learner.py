@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +45,17 @@ def learner_submission(root: Path, spec: Exercise, path: Path | None = None) -> 
 
 def remember(root: Path, report: GradeReport, source: str, answers: dict[str, Any]) -> str:
     """Record a grade; one that the grader or the machine spoilt is not remembered. Returns a note, or nothing."""
-    from autograder import checkpoints, progress
+    from autograder import checkpoints, hints, progress
 
     if report.exit_code == EXIT_MACHINE:
         return ""
     failing = [check.id for check in report.checks if check.points < check.max_points]
+    todo = todos(report, source, hints.stub_todos(root, report.exercise))
     with progress.locked(root):
         state = progress.load(root)
         state.record(report.exercise, report.points, report.max_points, report.full_marks)
         entry = state.reached[report.exercise]
-        entry.failing, entry.todo = failing, todos(report, source)
+        entry.failing, entry.todo = failing, todo
         saved = progress.save(root, state)
     if not saved:
         return f"note: {root / progress.FOLDER} is not writable, so this grade is not remembered"
@@ -61,10 +63,11 @@ def remember(root: Path, report: GradeReport, source: str, answers: dict[str, An
     return ""
 
 
-def todos(report: GradeReport, source: str) -> list[int]:
+def todos(report: GradeReport, source: str, stub: Collection[int] = ()) -> list[int]:
     """The numbered TODOs of the kernel that the failing checks point at, the one named first first.
 
     A line belongs to the TODO whose comment stands last ahead of it. A stub that was not begun points at its first.
+    None are found once one of the `stub`'s TODO comments is gone from the kernel: a line might be that one's.
     """
     lines = source.split("\n")
     numbers: list[int | None] = []
@@ -73,6 +76,8 @@ def todos(report: GradeReport, source: str) -> list[int]:
         found = re.search(r"#\s*TODO (\d{1,3})\b", text)
         current = int(found[1]) if found else current
         numbers.append(current)
+    if not set(stub) <= set(numbers):
+        return []
     places = [
         place.line
         for check in report.checks

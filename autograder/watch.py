@@ -140,7 +140,7 @@ class Watcher:
 
     def _remember_begin(self, report: GradeReport, submission: Submission) -> None:
         """What a quick grade lost is what the next hint should speak of; its points are not recorded."""
-        from autograder import progress
+        from autograder import hints, progress
         from autograder.learner import todos
 
         if report.exit_code == 3:
@@ -149,7 +149,7 @@ class Watcher:
             state = progress.load(self.root)
             entry = state.reached.setdefault(report.exercise, progress.Reached(max_points=report.max_points))
             entry.failing = [check.id for check in report.checks if check.points < check.max_points]
-            entry.todo = todos(report, submission.source)
+            entry.todo = todos(report, submission.source, hints.stub_todos(self.root, report.exercise))
             progress.save(self.root, state)
 
     def _say(self, text: str, style: str = "") -> None:

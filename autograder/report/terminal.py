@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -24,12 +26,21 @@ _MARKS = {
 MAX_SHOWN = 6
 
 
+class _Console(Console):
+    """Goes on in silence when the reader of a pipe has left, so that a command ends as usual."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
 def make_console(plain: bool, file: IO[str] | None = None, width: int | None = None) -> Console:
     """A console that never fails on a character, and that writes to its stream even inside a notebook."""
     stream = file or sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")
-    return Console(
+    return _Console(
         file=stream,
         color_system=None if plain else "auto",
         force_terminal=False if plain else None,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from autograder import progress
 
 ANSWERS = "answers = {'q1': 32768, 'q2': 4, 'q3': 0, 'q4': 6}\n"
 
@@ -17,3 +22,36 @@ def test_a_comment_at_the_left_edge(autograde: Any, fill_in: Callable[..., Path]
     result = autograde("5", "--quick")
     assert "this comment stands further to the left than the kernel around it" in " ".join(result.out.split())
     assert "# TODO 4:" in result.out and "indent the comment" in result.out
+
+
+def test_a_grade_piped_into_head_is_recorded(folder: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # the reader has left before the first line
+    path = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "autograder", "exercise_05"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(path)},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, ""), "the exit code of a grade that lost points, and no word"
+    assert "exercise_05" in progress.load(folder).reached
+
+
+def test_a_quick_grade_says_that_it_is_not_recorded(
+    autograde: Any, fill_in: Callable[..., Path], solution: str
+) -> None:
+    fill_in(solution, ANSWERS)
+    result = autograde("5", "--quick")
+    assert "next: quick grade, not recorded: run `autograde exercise_05`" in result.out
+
+
+def test_after_a_wrong_prediction_alone_the_next_step_is_to_answer_it(
+    autograde: Any, fill_in: Callable[..., Path], solution: str
+) -> None:
+    fill_in(solution, ANSWERS.replace("32768", "1").replace("'q4': 6", "'q4': None"))
+    result = autograde("5", "--quick")
+    assert "next: answer q1 and q4" in result.out and "autograde hint" not in result.out

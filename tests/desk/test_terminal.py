@@ -93,8 +93,8 @@ def test_a_level_that_does_not_exist(autograde: Autograde, level: str) -> None:
 
 
 def test_a_hint_speaks_of_what_the_last_grade_lost(autograde: Autograde, folder: Path) -> None:
-    source = "x\n# TODO 3: fill\ny\nz\n# TODO 5: wait\nw\n"
-    remember(folder, a_report(80, (6, 3)), source, {"q1": 1})
+    source = "# TODO 1\n# TODO 2\n# TODO 3: fill\ny\n# TODO 4\n# TODO 5: wait\nw\n# TODO 6\n# TODO 7\n"
+    remember(folder, a_report(80, (7, 4)), source, {"q1": 1})
     result = autograde("hint", "5", "2")
     assert "for what your last grade lost: synchronization" in result.out
     shown = re.findall(r"^\d+\. TODO (\d)", result.out, re.MULTILINE)
@@ -105,6 +105,25 @@ def test_a_hint_speaks_of_what_the_last_grade_lost(autograde: Autograde, folder:
     assert autograde("hint", "5").out == result.out, "without a level: the highest that was seen"
     assert autograde("hint").out == result.out, "without an exercise: the next one"
     assert progress.load(folder).hints == {"exercise_05": 2}
+
+
+@pytest.mark.parametrize("gone", range(1, 8))
+def test_a_kernel_without_a_todo_comment_gets_the_whole_level(
+    autograde: Autograde, folder: Path, gone: int
+) -> None:
+    """Learners delete a TODO comment when they are done with it; its lines are not those of the TODO above."""
+    source = "".join(f"# TODO {n}\nx\n" for n in range(1, 8) if n != gone)
+    remember(folder, a_report(80, (4,)), source, {"q1": 1})
+    result = autograde("hint", "5", "2")
+    assert re.findall(r"^\d+\. TODO (\d)", result.out, re.MULTILINE) == list("1234567")
+    assert "--all" not in result.out
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (REPOSITORY / "solutions").iterdir()))
+def test_the_todos_of_a_stub_are_known(name: str) -> None:
+    text = (REPOSITORY / "exercises" / name / f"{name}.ipynb").read_text(encoding="utf-8")
+    numbers = {int(number) for number in re.findall(r"# TODO (\d+)", text)}
+    assert hints.stub_todos(REPOSITORY, name) == numbers
 
 
 def test_todos_of_lines() -> None:
