@@ -34,6 +34,14 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "tkill": (200, 130),
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "process_mrelease": (448, 448),
     # what outlives the process, where the next one finds it
     "shmget": (29, 194),
     "semget": (64, 190),
@@ -87,6 +95,23 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None),
     "ioperm": (173, None),
 }
+# Allowed for the process itself only: argument 0 is 0 or its own number. glibc's setrlimit is prlimit64.
+_OWN_ONLY: dict[str, tuple[int, int]] = {"prlimit64": (302, 261), "sched_setaffinity": (203, 122)}
+# call: (its numbers, the values of argument 1 that are refused). An owner of a file gets its signals, SIGKILL where it is
+# told so. linux/fcntl.h and asm-generic/ioctls.h, the same on both architectures.
+_REFUSED_COMMANDS: dict[str, tuple[tuple[int, int], dict[str, int]]] = {
+    "fcntl": ((72, 25), {"F_SETOWN": 8, "F_SETSIG": 10, "F_SETOWN_EX": 15}),
+    "ioctl": (
+        (16, 29),
+        {
+            "FIOSETOWN": 0x8901,
+            "SIOCSPGRP": 0x8902,
+            "TIOCSPGRP": 0x5410,
+            "TIOCSTI": 0x5412,
+            "TIOCLINUX": 0x541C,
+        },
+    ),
+}
 _ARCHITECTURES = {
     "x86_64": (0, 0xC000003E, 317),
     "aarch64": (1, 0xC00000B7, 277),
@@ -132,7 +157,7 @@ def confine_system_calls() -> bool:
 
 
 def _program(column: int, architecture: int, own: int) -> bytes:
-    """The filter. Signals go to the process itself only, and SIGKILL to nobody: it tells that
+    """The filter. Signals and limits are for the process itself only, and SIGKILL for nobody: it tells that
     the machine ran out of memory. New namespaces and the x32 calls are missing."""
     refuse = _ERRNO | errno.EPERM
     missing = _ERRNO | errno.ENOSYS  # libc then uses clone, whose flags can be looked at
@@ -161,6 +186,25 @@ def _program(column: int, architecture: int, own: int) -> bytes:
             (_LOAD, 0, 0, signal_argument),
             (_EQUAL, 0, 1, int(signal.SIGKILL)),
             (_RETURN, 0, 0, refuse),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
+    for numbers in _OWN_ONLY.values():
+        lines += [
+            (_EQUAL, 0, 5, numbers[column]),
+            (_LOAD, 0, 0, _ARGUMENT_0),
+            (_EQUAL, 1, 0, 0),
+            (_EQUAL, 0, 1, own),
+            (_RETURN, 0, 0, _ALLOW),
+            (_RETURN, 0, 0, refuse),
+        ]
+    for numbers, commands in _REFUSED_COMMANDS.values():
+        tests = [
+            line for value in commands.values() for line in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, refuse))
+        ]
+        lines += [
+            (_EQUAL, 0, len(tests) + 2, numbers[column]),
+            (_LOAD, 0, 0, _ARGUMENT_1),
+            *tests,
             (_RETURN, 0, 0, _ALLOW),
         ]
     for number in (numbers[column] for numbers in REFUSED.values()):

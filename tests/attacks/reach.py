@@ -125,6 +125,101 @@ def signals_through_a_pidfd(targets):
     return True
 
 
+# Limits, priority and processors of other processes
+@attack
+def limits_the_graders_files(targets):
+    import resource
+
+    resource.prlimit(targets["victim"], resource.RLIMIT_FSIZE, (1 << 40, 1 << 40))
+    return True
+
+
+@attack
+def lowers_the_graders_priority(targets):
+    os.setpriority(os.PRIO_PROCESS, targets["victim"], 5)
+    return True
+
+
+@attack
+def lowers_everybodys_priority(targets):
+    return libc.setpriority(2, 0, 5) == 0
+
+
+@attack
+def moves_the_grader_to_one_processor(targets):
+    os.sched_setaffinity(targets["victim"], [min(os.sched_getaffinity(0))])
+    return True
+
+
+@attack
+def makes_the_grader_run_when_idle(targets):
+    os.sched_setscheduler(targets["victim"], os.SCHED_IDLE, os.sched_param(0))
+    return True
+
+
+@attack
+def sets_the_graders_scheduling(targets):
+    import struct
+
+    wanted = ctypes.create_string_buffer(struct.pack("IIQiIQQQ", 48, 3, 0, 0, 0, 0, 0, 0))
+    return libc.syscall(314, targets["victim"], wanted, 0) == 0
+
+
+@attack
+def lets_the_graders_disk_wait(targets):
+    return libc.syscall(251, 1, targets["victim"], 3 << 13) == 0
+
+
+# Signals of files: the kernel sends them to whoever is named as the file's owner
+def owned(targets, command, argument):
+    import fcntl
+
+    reader, writer = os.pipe()
+    try:
+        fcntl.fcntl(reader, command, argument)
+        return True
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@attack
+def makes_the_grader_the_owner_of_a_pipe(targets):
+    return owned(targets, 8, targets["victim"])
+
+
+@attack
+def makes_the_grader_the_owner_by_f_setown_ex(targets):
+    import struct
+
+    return owned(targets, 15, struct.pack("ii", 1, targets["victim"]))
+
+
+@attack
+def makes_a_pipe_send_sigkill(targets):
+    return owned(targets, 10, 9)
+
+
+def owned_by_ioctl(targets, request):
+    import fcntl
+    import struct
+
+    one, other = socket.socketpair()
+    with one, other:
+        fcntl.ioctl(one, request, struct.pack("i", targets["victim"]))
+        return True
+
+
+@attack
+def makes_the_grader_the_owner_by_fiosetown(targets):
+    return owned_by_ioctl(targets, 0x8901)
+
+
+@attack
+def makes_the_grader_the_owner_by_siocspgrp(targets):
+    return owned_by_ioctl(targets, 0x8902)
+
+
 # A39, A46: what others wrote
 @attack
 def reads_a_solution(targets):

@@ -103,6 +103,7 @@ def test_every_attack_works_where_nothing_protects(targets: dict[str, Any], tmp_
         "opens_sockets_through_io_uring",
         "loads_a_bpf_program",
         "keeps_a_key_in_the_kernel",
+        "lets_the_graders_disk_wait",
     }
     optional |= {"process_vm_readv_of_the_grader", "mounts_over_the_course"} if os.geteuid() else set()
     assert missing <= optional, missing
@@ -125,6 +126,33 @@ def test_nothing_is_reached(
     assert f"reached {[]}" == reached(tried, targets, level)
     assert files(tmp_path) == before, "nothing changed"
     assert not Path(targets["tmp"]).exists() and not Path(targets["shm"]).exists()
+
+
+@linux
+@pytest.mark.skipif(not available(), reason="no filter of system calls here")
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_filter_alone_refuses_what_reaches_others(tried: Tried, level: str) -> None:
+    """It needs no namespaces and no Landlock: refused for want of permission, whoever is named; the own limits stay free."""
+    need(level)
+    code = """
+import ctypes, os, resource
+libc = ctypes.CDLL(None, use_errno=True)
+others = os.getppid() or 1
+def refused(*call):
+    return libc.syscall(*call) == -1 and ctypes.get_errno() == 1
+limit = (ctypes.c_ulong * 2)(1 << 20, 1 << 20)
+calls = [(302, others, 1, limit, None), (302, 1, 1, limit, None), (141, 0, others, 5), (141, 2, 0, 5), (203, others, 8, limit),
+    (144, others, 5, limit), (142, others, limit), (314, others, limit, 0), (251, 1, others, 3 << 13), (256, others, 0, None, None),
+    (279, others, 0, None, None, None, 0)]
+reader, writer = os.pipe()
+calls += [(72, reader, n, others) for n in (8, 10, 15)] + [(16, reader, n, limit) for n in (0x8901, 0x8902, 0x5410, 0x5412)]
+for who in (0, os.getpid()):
+    resource.prlimit(who, resource.RLIMIT_NOFILE, resource.prlimit(who, resource.RLIMIT_NOFILE))
+    os.sched_setaffinity(who, os.sched_getaffinity(who))
+os.set_blocking(reader, False)
+raise Exception([call[:3] for call in calls if not refused(*call)])
+"""
+    assert message(tried(code, level)) == "Exception: []"
 
 
 @linux
