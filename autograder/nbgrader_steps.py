@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 
-from autograder.batch.collect import AS_SUBMITTED, Handed, collect, notebook_of, with_submissions
+from autograder.batch.collect import Handed, collect, notebook_of, stand_in, with_submissions
 from autograder.batch.grading import run_task, task, unreadable
 from autograder.batch.record import Record, kept_record, snapshot
 from autograder.batch.run import class_seed
@@ -91,11 +89,9 @@ class GradeCells(NbGraderPreprocessor):  # type: ignore[misc]
 def grade_folder(root: Path, course: Course, exercise: Exercise, student: str, folder: Path) -> Record:
     """The record of what lies in `submitted/STUDENT/EXERCISE`, of an earlier `autograde batch` where there is one."""
     name = f"{student}/{exercise.id}/{exercise.notebook}"
-    handed = Handed(student, exercise.id, name, notebook_of(folder, exercise))
-    if folder.is_symlink() or folder.parent.is_symlink():
-        one = replace(handed, problem=f"{exercise.id}: is a link; hand in the folder itself")
-    else:
-        [one] = with_submissions([handed], root, course)
+    submitted = folder.parent.parent
+    handed = Handed(student, exercise.id, name, notebook_of(folder, exercise), below=submitted)
+    [one] = with_submissions([handed], root, course)
     results = root / "results"
     seed = class_seed(results)
     if one.submission is None:
@@ -174,7 +170,7 @@ def agree(cells: list[Any], exercise: Exercise) -> None:
 def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
     """Before nbgrader autogrades: put the released notebook in the place of one that it cannot process.
 
-    What was handed in is kept in a folder beside it, and is what gets graded.
+    What was handed in is kept outside of the student's folder, and is what gets graded.
     """
     root, course = _course()
     known = {exercise.id: exercise.notebook for exercise in course.exercises}
@@ -184,11 +180,7 @@ def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
         linked = path.parent.is_symlink() or path.parent.parent.is_symlink()
         if known.get(name) != path.name or not released.is_file() or linked or _can_be_processed(path):
             continue
-        aside = path.parent / AS_SUBMITTED
-        aside.mkdir(exist_ok=True)
-        if not (aside / path.name).exists():
-            path.replace(aside / path.name)
-        shutil.copyfile(released, path)
+        stand_in(path, released)
 
 
 def _can_be_processed(path: Path) -> bool:

@@ -151,6 +151,8 @@ def text(whole: Class, most: int = 0) -> Iterator[tuple[int, str]]:
     for row in whole.rows:
         if row.record.submission is None and row.record.problem:
             yield 0, f"unreadable: {row.student}, {row.exercise.id}: {row.note}"
+        elif row.remark and row.points is not None:
+            yield 0, f"look: {row.student}, {row.exercise.id}: {row.name} {row.remark}"
 
 
 def _of_stub(group: Group) -> bool:
@@ -203,6 +205,9 @@ def html(whole: Class) -> str:
             parts.append(
                 f"<p>{kind}: {escape(row.student)}, {escape(row.exercise.id)}: {escape(row.note)}</p>"
             )
+        elif row.remark:
+            text = f"{row.student}, {row.exercise.id}: {row.name} {row.remark}"
+            parts.append(f"<p>look: {escape(text)}</p>")
     body = "\n".join(parts)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -6,14 +6,16 @@ notebook's kernel is still the released stub: somebody worked in an editor then.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autograder.errors import SubmissionError, UsageError
-from autograder.submission import Submission, read_submission, released_kernel
+from autograder.submission import MAX_FILE_BYTES, Submission, read_submission, released_kernel
 
 if TYPE_CHECKING:
     from autograder.course import Course, Exercise
@@ -23,15 +25,19 @@ _EXERCISE = re.compile(r"exercise[_\- ]?(\d{1,2})(?!\d)", re.IGNORECASE)
 _COPY = re.compile(
     r"(?:-|\s*\()(\d{1,3})\)?$"
 )  # what a learning platform appends to the name of a second attempt
-AS_SUBMITTED = (
-    "as_submitted"  # holds a notebook that nbgrader cannot process, see `autograder.nbgrader_steps`
-)
+# SUBMITTED/.as_submitted/STUDENT/EXERCISE holds a notebook that nbgrader cannot process, see `autograder.nbgrader_steps`:
+# outside of the student's folder, and of a name that is no student's.
+AS_SUBMITTED = ".as_submitted"
+_STAND_IN = "stand_in.sha256"
 _SKIPPED = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".autograde"}
 
 
 @dataclass(frozen=True)
 class Handed:
-    """One student's work on one exercise. `problem` says why there is no submission to grade, `name` is relative to the folder."""
+    """One student's work on one exercise. `problem` says why there is no submission to grade, `name` is relative to the folder.
+
+    below: SUBMITTED, in nbgrader's layout; no part of the path below it may be a link. note: for the instructor.
+    """
 
     student: str
     exercise: str
@@ -39,6 +45,8 @@ class Handed:
     path: Path
     submission: Submission | None = None
     problem: str = ""
+    below: Path | None = None
+    note: str = ""
 
 
 def collect(folder: Path, course: Course, only: Exercise | None = None) -> tuple[list[Handed], list[str]]:
@@ -94,16 +102,45 @@ def _of_student(folder: Path, student: str, known: dict[str, Exercise], notes: l
         if os.path.lexists(folder / place):
             name = printable(str(place / exercise.notebook))
             path = notebook_of(folder / place, exercise)
-            found.append(Handed(printable(student), exercise.id, name, path))
+            found.append(Handed(printable(student), exercise.id, name, path, below=folder))
     if not found:
         notes.append(f"{printable(student)}: holds no folder of an exercise of this course; left out")
     return found
 
 
 def notebook_of(folder: Path, exercise: Exercise) -> Path:
-    """The notebook that was handed in, in a student's folder of an exercise."""
-    aside = folder / AS_SUBMITTED / exercise.notebook
-    return aside if os.path.lexists(aside) else folder / exercise.notebook
+    """The notebook that was handed in, in SUBMITTED/STUDENT/EXERCISE.
+
+    That is the one set aside, as long as what stands in for it in the folder is still there.
+    """
+    path = folder / exercise.notebook
+    aside = set_aside_as(path)
+    try:
+        whole = path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_FILE_BYTES
+        if os.path.lexists(aside) and whole:
+            kept = (aside.parent / _STAND_IN).read_text(encoding="utf-8")
+            return aside if hashlib.sha256(path.read_bytes()).hexdigest() == kept else path
+    except (OSError, ValueError):
+        pass
+    return path
+
+
+def set_aside_as(path: Path) -> Path:
+    """Where a notebook SUBMITTED/STUDENT/EXERCISE/NAME is kept that nbgrader cannot process."""
+    student, submitted = path.parent.parent, path.parent.parent.parent
+    return submitted / AS_SUBMITTED / student.name / path.parent.name / path.name
+
+
+def stand_in(path: Path, released: Path) -> None:
+    """Set a notebook SUBMITTED/STUDENT/EXERCISE/NAME aside, and put the released one into its place."""
+    aside = set_aside_as(path)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    path.replace(aside)
+    content = released.read_bytes()
+    (aside.parent / _STAND_IN).write_text(hashlib.sha256(content).hexdigest(), encoding="utf-8")
+    path.write_bytes(content)
 
 
 def _flat(
@@ -133,7 +170,10 @@ def _newest(found: list[Handed], notes: list[str]) -> list[Handed]:
             kept[one.student, one.exercise] = one
             continue
         old, new = sorted((other, one), key=_attempt)
-        kept[one.student, one.exercise] = new
+        remark = f"counts as a later attempt than {old.name}, which was left out"
+        kept[one.student, one.exercise] = replace(
+            new, note="; ".join(filter(None, (old.note, new.note, remark)))
+        )
         notes.append(f"{old.name}: {new.name} is a later attempt; left out")
     return sorted(kept.values(), key=lambda one: (one.student, one.exercise))
 
@@ -146,14 +186,13 @@ def _attempt(one: Handed) -> tuple[int, str]:
 
 
 def _read(one: Handed, exercise: Exercise, released: str | None) -> Handed:
-    path, flat = one.path, one.path.parent.name != exercise.id
+    path = one.path
     try:
-        folder = path.parent
-        if not flat and folder.is_symlink():
-            raise SubmissionError(f"{folder.name}: is a link; hand in the folder itself")
         script = path.with_suffix(".py")
-        if not flat and os.path.lexists(script):
-            path = _notebook_or_script(path, script, exercise, released)
+        if one.below is not None:
+            _refuse_links(path.parent, one.below)
+            if os.path.lexists(script):
+                path = _notebook_or_script(path, script, exercise, released)
         _refuse_link(path)
         name = printable(one.name) if path == one.path else str(Path(one.name).with_suffix(".py"))
         submission = read_submission(path, exercise, released)
@@ -175,6 +214,14 @@ def _notebook_or_script(notebook: Path, script: Path, exercise: Exercise, releas
         return script if read_submission(notebook, exercise, released).untouched else notebook
     except SubmissionError:
         return notebook
+
+
+def _refuse_links(folder: Path, below: Path) -> None:
+    """A link to a folder is as good as a link to a file: none of the folders below SUBMITTED may be one."""
+    for part in folder.relative_to(below).parts:
+        below = below / part
+        if below.is_symlink():
+            raise SubmissionError(f"{part}: is a link; hand in the folder itself")
 
 
 def _refuse_link(path: Path) -> None:

@@ -44,7 +44,7 @@ class Options:
 class Row:
     """One line of the class's table.
 
-    `confirmed` is the record of the same submission on a GPU, where there is one.
+    `confirmed` is the record of the same submission on a GPU, where there is one. `remark` is about what was handed in.
     """
 
     student: str
@@ -52,6 +52,7 @@ class Row:
     name: str
     record: Record
     confirmed: Record | None = None
+    remark: str = ""
 
     @property
     def status(self) -> str:
@@ -87,6 +88,9 @@ class Row:
     @property
     def note(self) -> str:
         """What the instructor should know of this line, mostly nothing."""
+        return "; ".join(filter(None, (self.remark, self._of_records())))
+
+    def _of_records(self) -> str:
         if self.record.problem:
             return self.record.problem
         if not self.record.final and self.record.report:
@@ -159,7 +163,8 @@ def _kept_row(results: Path, entry: dict[str, Any], course: Course) -> Row:
     record, confirmed = (_entry_record(results, entry, which) for which in ("record", "confirmed"))
     if record is None:
         raise UsageError(f"{results / STATE}: a line names no record; run `autograde batch` again")
-    return Row(str(entry["student"]), course.find(record.exercise), str(entry["name"]), record, confirmed)
+    student, name, remark = str(entry["student"]), str(entry["name"]), str(entry.get("remark") or "")
+    return Row(student, course.find(record.exercise), name, record, confirmed, remark)
 
 
 def _entry_record(results: Path, entry: dict[str, Any], which: str) -> Record | None:
@@ -238,7 +243,7 @@ def _row(
     record = todo if isinstance(todo, Record) else kept_record(options.results, todo.exercise, todo.key)
     if record is None:
         raise MachineError(f"{one.name}: its record is gone; run the command again")
-    row = Row(one.student, exercise, one.name, record)
+    row = Row(one.student, exercise, one.name, record, remark=one.note)
     entry = earlier.get((one.student, one.exercise))
     if entry and entry.get("confirmed") and entry.get("record") == record.file(options.results).name:
         with contextlib.suppress(UsageError):
@@ -358,6 +363,7 @@ def _write_state(options: Options, seed: int, rows: list[Row]) -> None:
             "student": row.student,
             "exercise": row.exercise.id,
             "name": row.name,
+            "remark": row.remark,
             "record": row.record.file(options.results).name,
             "confirmed": row.confirmed.file(options.results).name if row.confirmed else "",
         }

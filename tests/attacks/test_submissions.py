@@ -222,6 +222,63 @@ def test_links_pipes_and_devices_are_no_submissions(
         assert one.submission is None and one.problem and "\n" not in one.problem, one.student
 
 
+@pytest.mark.parametrize("level", ["student", "exercise", "as_submitted", ".as_submitted"])
+@pytest.mark.parametrize("target", ["solution", "alice"])
+def test_no_link_below_the_class_is_followed(
+    exercise: Exercise, course: Course, tmp_path: Path, level: str, target: str
+) -> None:
+    """B32: at each place of a student's path, to the solution and to another student, for `batch` and for nbgrader."""
+    pytest.importorskip("nbgrader")
+    from autograder.nbgrader_steps import grade_folder
+
+    root = small_course(tmp_path / "course")
+    submitted = root / "submitted"
+    alice = written(submitted / "alice" / exercise.id / exercise.notebook, notebook_of(exercise)).parent
+    there = alice if target == "alice" else root / "solutions" / exercise.id
+    place = submitted / "mallory" / exercise.id
+    link = {"student": place.parent, "exercise": place}.get(level, place / level)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(there.parent if level == "student" else there)
+    if level == ".as_submitted":  # beside a notebook that cannot be read
+        (place / exercise.notebook).write_text("{")
+    found, _ = collect(submitted, course)
+    read = {one.student: one for one in with_submissions(found, REPOSITORY, course)}
+    assert read.pop("alice").submission is not None
+    assert all(one.submission is None and one.problem for one in read.values())
+    record = grade_folder(root, load_course(root), exercise, "mallory", place)
+    assert record.submission is None and record.problem
+
+
+def test_only_the_grader_sets_a_notebook_aside(exercise: Exercise, course: Course, tmp_path: Path) -> None:
+    """B33: a folder `as_submitted` of a student's own means nothing; the grader's counts until something new is handed in."""
+    from autograder.batch.collect import notebook_of as found_notebook
+    from autograder.batch.collect import stand_in
+
+    submitted = tmp_path / "submitted"
+    released = REPOSITORY / "exercises" / exercise.id / exercise.notebook
+    place = submitted / "kim" / exercise.id
+    path = written(place / exercise.notebook, notebook_of(exercise))
+    for name in ("as_submitted", ".as_submitted"):
+        written(place / name / exercise.notebook, notebook_of(exercise))
+        written(place.parent / name / exercise.id / exercise.notebook, notebook_of(exercise))
+
+    def handed() -> Path:
+        [one] = [one for one in collect(submitted, course)[0] if one.student == "kim"]
+        assert one.path == found_notebook(place, exercise)
+        return one.path
+
+    assert handed() == path
+    path.write_text("{")
+    stand_in(path, released)
+    assert path.read_bytes() == released.read_bytes() and handed().read_text() == "{"
+    assert place not in handed().parents
+    written(path, notebook_of(exercise))
+    assert handed() == path, "a new notebook counts"
+    path.write_text("[")
+    stand_in(path, released)
+    assert handed().read_text() == "[", "the newest that was set aside"
+
+
 def test_a_link_is_no_file_to_grade_by_hand(exercise: Exercise, tmp_path: Path) -> None:
     """A43: `autograde EX --file` of a link to the solution, as an instructor may grade one file of a class."""
     link = tmp_path / exercise.notebook

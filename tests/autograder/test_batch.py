@@ -214,10 +214,32 @@ def test_a_flat_folder(folder: Path, hand_in: Callable[..., Path], course: Cours
         "(2)_carol": "exercise_5 (2)_carol.ipynb",
     }
     assert any("later attempt" in note for note in notes) and any("homework" in note for note in notes)
+    assert {one.student: one.note for one in found if one.note} == {
+        "jane_doe": "counts as a later attempt than jane_doe_exercise_05.ipynb, which was left out"
+    }
     found, notes = collect(folder / "submitted", course, course.find("5"))
     assert {one.student for one in found} == {*names, "homework"}
     read = with_submissions(found, folder, course)
     assert [one.submission.untouched for one in read if one.submission] == [True, True, True, False, True]
+
+
+def test_a_later_attempt_is_told_wherever_the_class_is_read(
+    folder: Path, hand_in: Callable[..., Path], autograde: Callable[..., Result]
+) -> None:
+    """Anybody can choose the name of a file: the instructor sees which one it displaced, now and when read again."""
+    hand_in("alice_exercise_05.ipynb", SYNTAX, flat=True)
+    hand_in("alice_exercise_05-99.ipynb", SYNTAX + "#", flat=True)
+    hand_in("bob_exercise_05.ipynb", SYNTAX, flat=True)
+    words = "counts as a later attempt than alice_exercise_05.ipynb, which was left out"
+    results = folder / "results"
+    for _ in range(2):
+        assert autograde("batch", "submitted", "--quick").code == 0
+        with open(results / "results.csv", newline="", encoding="utf-8") as file:
+            notes = {row["student"]: row["note"] for row in csv.DictReader(file)}
+        assert notes == {"alice": words, "bob": ""}
+        shown = autograde("class", "results")
+        assert f"look: alice, exercise_05: alice_exercise_05-99.ipynb {words}" in " ".join(shown.out.split())
+    assert words in (results / "class.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

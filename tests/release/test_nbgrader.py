@@ -326,7 +326,7 @@ def test_feedback_shows_no_solution_and_no_hidden_test(classroom: Path, course: 
 
 
 def test_what_nbgrader_cannot_process_is_kept(classroom: Path) -> None:
-    aside = classroom / "submitted" / "kim" / "exercise_05" / "as_submitted" / "exercise_05.ipynb"
+    aside = classroom / "submitted" / ".as_submitted" / "kim" / "exercise_05" / "exercise_05.ipynb"
     assert aside.read_text(encoding="utf-8") == "{"
 
 
