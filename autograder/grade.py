@@ -634,6 +634,8 @@ def _report(session: Session, next_step: str | None = None) -> GradeReport:
     return report
 
 
+# What a GPU decides where it runs the kernel.
+ON_GPU = ("correctness", "speed")
 # What the emulator alone can see, also where a GPU runs the kernel.
 _EMULATORS_CHECKS = ("synchronization", "mechanism", "coalescing", "bank_conflicts", "resources")
 
@@ -643,7 +645,7 @@ def _judged_on(session: Session, emulated: str) -> dict[str, str]:
     if session.gpu is None:
         return {}
     checks = session.exercise.checks
-    on_gpu = {check.id: session.gpu.name for check in checks if check.kind in ("correctness", "speed")}
+    on_gpu = {check.id: session.gpu.name for check in checks if check.kind in ON_GPU}
     return on_gpu | {check.id: emulated for check in checks if check.kind in _EMULATORS_CHECKS}
 
 

@@ -13,6 +13,8 @@ import click
 from autograder.errors import EXIT_FULL_MARKS, EXIT_MACHINE, EXIT_POINTS_LOST, SubmissionError, UsageError
 
 if TYPE_CHECKING:
+    from autograder.batch.record import Record
+    from autograder.batch.replay import Replay
     from autograder.batch.run import Class, Engine
     from autograder.course import Course
 
@@ -161,8 +163,7 @@ def replay(record: Path, plain: bool, folder: Path | None) -> None:
     for text in found.changed:
         _echo(f"since then: {text}", plain)
     if not found.differences:
-        part = "" if kept.device.startswith("emulated") else ", as far as the emulator decides them"
-        _echo(f"{what}: the same verdicts, points and evidence{part} ({kept.report.points:g} points)", plain)  # type: ignore[union-attr]
+        _echo(f"{what}: {_came_out(kept, found)}", plain)
         sys.exit(EXIT_FULL_MARKS)
     for text in found.differences[: again.MOST_DIFFERENCES]:
         _echo(text, plain, 2)
@@ -172,6 +173,18 @@ def replay(record: Path, plain: bool, folder: Path | None) -> None:
     why = "see what changed since then" if found.changed else "nothing that is recorded changed since then"
     _echo(f"{what}: {len(found.differences)} differences; {why}", plain)
     sys.exit(EXIT_POINTS_LOST)
+
+
+def _came_out(record: Record, found: Replay) -> str:
+    """What a replay without differences says; the sum of a GPU's grade is nothing that it computed."""
+    if not found.not_recomputed:
+        return f"the same verdicts, points and evidence ({found.report.points:g} points)"
+    checks = [check for check in found.report.checks if check.id not in found.not_recomputed]
+    points, most = sum(check.points for check in checks), sum(check.max_points for check in checks)
+    return (
+        f"the same verdicts, points and evidence in {', '.join(check.id for check in checks)}"
+        f" ({points:g} of {most:g} points); not recomputed, only {record.device} can: {', '.join(found.not_recomputed)}"
+    )
 
 
 def _write_tables(results: Path, course: Course, gradebook: Path | None) -> Class:

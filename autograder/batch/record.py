@@ -12,17 +12,18 @@ import json
 import math
 import os
 import platform
+import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from autograder import __version__
 from autograder.errors import EXIT_MACHINE, UsageError
 from autograder.files import write_atomically
 from autograder.report.model import GradeReport
-from autograder.submission import Submission
+from autograder.submission import MAX_SOURCE_BYTES, Submission
 
 if TYPE_CHECKING:
     from autograder.course import Course, Exercise
@@ -48,6 +49,13 @@ class Snapshot(_Model):
     answers_cell: int | None = None
     untouched: bool = False
 
+    @field_validator("source")
+    @classmethod
+    def _is_short(cls, source: str) -> str:
+        if len(source.encode()) > MAX_SOURCE_BYTES:
+            raise ValueError("is longer than a kernel may be")
+        return source
+
     def submission(self) -> Submission:
         return Submission(**self.model_dump())
 
@@ -70,7 +78,7 @@ class Record(_Model):
     exercise: str
     exercise_sha256: str
     submission_sha256: str
-    seed: int
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)]
     quick: bool = False
     device: str
     versions: dict[str, str]
@@ -123,6 +131,11 @@ def _plain(value: Any) -> int | float | str | None:
 def printable(text: str) -> str:
     """The text without lone surrogates, which no UTF-8 file can hold."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _has_surrogate(value: Any) -> bool:
+    """Whether a text in a JSON value is half a character: JSON can spell it, no file and no hash can hold it."""
+    return re.search("[\\ud800-\\udfff]", json.dumps(value, ensure_ascii=False)) is not None
 
 
 def digest(value: Any) -> str:
@@ -194,7 +207,10 @@ def read_record(path: Path) -> Record:
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_RECORD_BYTES)
-        return Record.model_validate(json.loads(raw))
+        content = json.loads(raw)
+        if _has_surrogate(content):
+            raise ValueError("holds half a character")
+        return Record.model_validate(content)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (ValidationError, ValueError, RecursionError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autograder.batch.grading import has_speed
 from autograder.batch.record import Record, exercise_sha256, verdicts, verdicts_sha256, versions
 from autograder.errors import UsageError
-from autograder.grade import Settings, grade
+from autograder.grade import ON_GPU, Settings, grade
 
 if TYPE_CHECKING:
     from autograder.course import Course
@@ -21,11 +21,15 @@ _OF_A_GPU = {"device", "judged_on", "versions", "notes", "modelled"}
 
 @dataclass(frozen=True)
 class Replay:
-    """`changed`: what is not as it was when the record was made. `differences`: what came out otherwise."""
+    """`changed`: what is not as it was when the record was made. `differences`: what came out otherwise.
+
+    not_recomputed: the checks, by id, that a GPU decided then and that this replay says nothing about.
+    """
 
     report: GradeReport
     changed: list[str]
     differences: list[str]
+    not_recomputed: list[str]
 
 
 def replay(record: Record, course: Course) -> Replay:
@@ -49,9 +53,11 @@ def replay(record: Record, course: Course) -> Replay:
     if exercise_sha256(course, exercise) != record.exercise_sha256:
         changed.append(f"{record.exercise} or the limits in course.yaml are not what they were")
     before, after = verdicts(record.report), verdicts(report)
+    exempt: list[str] = []
     if not record.device.startswith("emulated"):
-        before, after = _without_gpu(before, record), _without_gpu(after, record)
-    return Replay(report, changed, list(_differences(before, after, "")))
+        exempt = [str(check.id) for check in exercise.checks if check.kind in ON_GPU]
+        before, after = _without_gpu(before, exempt), _without_gpu(after, exempt)
+    return Replay(report, changed, list(_differences(before, after, "")), exempt)
 
 
 def _changed(record: Record) -> Iterator[tuple[str, str, str]]:
@@ -62,12 +68,10 @@ def _changed(record: Record) -> Iterator[tuple[str, str, str]]:
             yield ("the grader's code" if name == "code" else name), then[:short], str(now.get(name))[:short]
 
 
-def _without_gpu(report: dict[str, Any], record: Record) -> dict[str, Any]:
-    """What the emulator decided of a grade on a GPU."""
-    assert record.report is not None
-    own = {name for name, device in record.report.judged_on.items() if not device.startswith("emulated")}
+def _without_gpu(report: dict[str, Any], exempt: list[str]) -> dict[str, Any]:
+    """What the emulator decided of a grade on a GPU. Which checks those are says course.yaml, never the record."""
     kept = {name: value for name, value in report.items() if name not in _OF_A_GPU and name != "points"}
-    kept["checks"] = [check for check in report["checks"] if check["id"] not in {*own, "speed"}]
+    kept["checks"] = [check for check in report["checks"] if check["id"] not in exempt]
     return kept
 
 

@@ -85,3 +85,54 @@ def test_what_cannot_be_replayed_gets_one_line(
     ):
         done = autograde("replay", str(path))
         assert done.code == 2 and one_line(done.err) and words in done.err, done
+
+
+def test_a_forged_record_of_a_gpu_does_not_come_out(
+    record: Path, folder: Path, autograde: Callable[..., Result]
+) -> None:
+    """Which checks only a GPU decides is not the record's to say; honest or not, what was not computed is named."""
+    left_out = "not recomputed, only NVIDIA B200 can: correctness"
+
+    def of_a_gpu(kept: Record) -> None:
+        assert kept.report is not None
+        kept.device = kept.report.device = "NVIDIA B200"
+        kept.report.judged_on = {c.id: "NVIDIA B200" for c in kept.report.checks if c.id == "correctness"}
+        kept.report.points, kept.report.check("correctness").points = 100, 40  # type: ignore[union-attr]
+
+    done = autograde("replay", str(edit(record, of_a_gpu)))
+    assert done.code == 0 and left_out in " ".join(done.out.split()) and "100 points" not in done.out, done
+
+    def full_marks(kept: Record) -> None:
+        of_a_gpu(kept)
+        assert kept.report is not None
+        kept.report.judged_on = {check.id: "NVIDIA B200" for check in kept.report.checks}
+        for check in kept.report.checks:
+            check.points, check.evidence = check.max_points, []
+
+    done = autograde("replay", str(edit(record, full_marks)))
+    assert done.code == 1 and "the same verdicts" not in done.out
+    assert all(f"{name}." in done.out for name in ("synchronization", "mechanism")), done.out
+
+
+def test_values_that_no_record_has_are_one_line(
+    record: Path, folder: Path, autograde: Callable[..., Result]
+) -> None:
+    """Each of these has the right hashes where one can be computed, and is refused when it is read."""
+    kept = json.loads(record.read_text(encoding="utf-8"))
+    submission = kept["submission"]
+    for change in (
+        {"seed": -1},
+        {"seed": 1 << 64},
+        {"seed": "\ud800"},
+        {"device": "\ud800"},
+        {"exercise": "\udfff"},
+        {"versions": {"\ud800": "1"}},
+        {"submission": {**submission, "source": submission["source"] + "\ud800"}},
+        {"submission": {**submission, "name": "\udc80"}},
+        {"submission": {**submission, "answers": {"q1": "\ud800"}}},
+        {"submission": {**submission, "source": "#" * (2 << 20)}},
+    ):
+        path = folder / "changed.json"
+        path.write_text(json.dumps({**kept, **change}), encoding="utf-8")
+        done = autograde("replay", str(path))
+        assert done.code == 2 and one_line(done.err) and "is no record" in done.err, (change, done)
