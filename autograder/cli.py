@@ -48,13 +48,20 @@ autograde batch SUBMITTED_DIR      instructors: grade a class; `class` shows wha
 
 
 class _Main(click.Group):
-    """`autograde EX ...` means `autograde grade EX ...`."""
+    """`autograde EX ...` means `autograde grade EX ...`, and `--plain` may stand ahead of the command, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = ("--help", "-h", "--version")
+        plain = args[:1] == ["--plain"] and args != ["--plain"]
+        args = args[1:] if plain else args
         if args and args != ["--plain"] and args[0] not in self.commands and args[0] not in own:
             args = ["grade", *args]
+        if plain and args and any("--plain" in o.opts for o in self._options(args[0])):
+            args = [args[0], "--plain", *args[1:]]
         return super().parse_args(ctx, args)
+
+    def _options(self, command: str) -> list[click.Parameter]:
+        return self.commands[command].params if command in self.commands else []
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem

@@ -273,8 +273,8 @@ class Diagnosis:
             unknown = _UNKNOWN_NODE.search(message)
             if unknown:  # TVM blames the whole function; the statement itself is easy to find
                 place = _first_node(self.submission.source, unknown[1], place) or place
-            return yours(f"TVM: {message}", "", self._here(place))
-        return yours(f"TVM: {self._words(text)}", "", self._here(line))
+            return yours(*_in_plain_words(message), self._here(place))
+        return yours(*_in_plain_words(self._words(text)), self._here(line))
 
     def _words(self, text: Any) -> str:
         """Text of the submission's process for use in a message: one line, not too long, no private paths."""
@@ -304,6 +304,9 @@ class Diagnosis:
                     "leave only device code and the launch in the PrimFunc",
                 )
             case "lowering":
+                unknown = _UNKNOWN_START.search(message)
+                if unknown:
+                    return self._unknown_start(unknown["start"], unknown["factor"], where)
                 essence = _essence(text)
                 fix, patterns = next(((fix, at) for words, fix, at in _ADVICE if words in text), ("", ()))
                 where = where or next(filter(None, map(self._first_line, patterns)), None)
@@ -319,6 +322,25 @@ class Diagnosis:
                 return graders(message, "another instruction may do the same; please report this one", where)
         fix = "please report this kernel; another way to write that line may work" if where else ""
         return graders(f"the emulator failed: {message}", fix, where)
+
+    def _unknown_start(self, start: str, factor: str, where: Location | None) -> Failure:
+        """A copy by TMA begins at a coordinate of which TVM does not know that it is a multiple of `factor`."""
+        lines = self.submission.source.split("\n")
+        for name in re.findall(r"[A-Za-z_]\w*", start):
+            variable = re.compile(rf"\s*{name}\s*(:\s*T\.int\d+\s*)?=(?!=)(?!\s*T\.(meta_var|\w+_id)\b)")
+            assigned = next((n for n, text in enumerate(lines, 1) if variable.match(text)), None)
+            if assigned is not None:
+                return yours(
+                    f"{name} is a variable (assigned at line {assigned}), so TVM cannot see that it is a multiple of {factor},"
+                    " as this copy by TMA needs it",
+                    f"name it with T.let or T.meta_var: `{name}: T.let[T.int32] = ...` or `{name} = T.meta_var(...)`",
+                    where,
+                )
+        return yours(
+            f"TVM cannot see that the coordinate {start}, where this copy by TMA begins, is a multiple of {factor}",
+            f"write it as a product with a multiple of {factor}",
+            where,
+        )
 
     def _buffer_mismatch(self, buffers: list[dict[str, Any]]) -> Failure:
         """Wrong number, dtype or shape of the PrimFunc's parameters."""
@@ -369,7 +391,28 @@ _ADVICE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (r"\bcopy\(",),
     ),
 )
+# Words of TVM's parser, what they mean, and what to do.
+_PARSER: tuple[tuple[str, str, str], ...] = (
+    (
+        "Cannot use and / or / not operator to Expr",
+        "Python's min, max, and, or and not do not work on values of the kernel",
+        "use T.min and T.max, and nested ifs",
+    ),
+    (
+        "_ty.MatchesCode(DLDataTypeCode::kDLBool)",
+        "TVM: and, or and not want conditions, and this one is an int, as elect_sync() gives it",
+        "nest two ifs, or compare the int with 0",
+    ),
+)
+_UNKNOWN_START = re.compile(
+    r"start=(?P<start>[^=]+?) is not divisible by inner_product=(?P<factor>\d+) \(unknown\)"
+)
 _UNKNOWN_NODE = re.compile(r"AST node is not implemented: (\w+)")
+
+
+def _in_plain_words(message: str) -> tuple[str, str]:
+    """(message, fix) for what TVM's parser said."""
+    return next(((plain, fix) for words, plain, fix in _PARSER if words in message), (f"TVM: {message}", ""))
 
 
 def _first_node(source: str, kind: str, line: int) -> int | None:

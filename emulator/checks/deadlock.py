@@ -125,8 +125,20 @@ def _state(stuck: Stuck) -> dict[str, Any]:
         needed = 32 * cta.live_warps if b.expected in (None, -1) else b.expected
         used = set().union(*b.users.values()) if b.generation and b.index else set(range(cta.num_warps))
         exited = sorted(cta.exited_warps & used)
-        return {"arrived": b.arrived, "expected": needed, "exited": exited, "sites": list(b.users)}
+        return {
+            "arrived": b.arrived,
+            "expected": needed,
+            "exited": exited,
+            "sites": list(b.users),
+            "shared": _warpgroups_that_share(b, needed),
+        }
     return {}
+
+
+def _warpgroups_that_share(barrier: Any, needed: int) -> int:
+    """How many warpgroups use a named barrier for the threads of one, 0 where it is not so."""
+    warpgroups = {warp // 4 for warps in barrier.users.values() for warp in warps}
+    return len(warpgroups) if barrier.index and needed == 128 and len(warpgroups) > 1 else 0
 
 
 def _phase_that_is_over(stuck: Stuck) -> int | None:
@@ -229,8 +241,11 @@ def _explain(machine: Machine, stuck: Stuck, state: dict[str, Any]) -> Finding:
             "some warps take."
         )
         data = {"waits": name, "arrived": state["arrived"], "expected": state["expected"]}
-        if stuck.wait.barrier.index:
+        if index:
             sites = state["sites"]
+        if state["shared"]:
+            message += f" Warps of {plural(state['shared'], 'warpgroup')} use {name}."
+            fix = "Give each warpgroup its own number: at one barrier, threads of one count for the other."
     elif stuck.kind == "barrier.cluster.wait":
         names = ("cluster barrier",)
         message = f"{who} {_verb(stuck)} for ever at the cluster barrier{_elsewhere(stuck, state)}."

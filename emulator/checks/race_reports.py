@@ -334,6 +334,9 @@ class Reporter:
         if via == "mbarrier" and earlier.bar is not None:
             return self._wait_on(c, earlier.bar, earlier.epoch - 1)
         if via == "mma":
+            early = self._mma_came_early(c)
+            if early is not None:
+                return early
             queue = cluster.queues[("mma", earlier.w, 0)]
             for covered, bar, phase in queue.commits:
                 if covered >= earlier.epoch:
@@ -365,6 +368,29 @@ class Reporter:
                 "",
             )
         return self._barrier_between(c)
+
+    def _mma_came_early(self, c: Conflict) -> tuple[str, str, str] | None:
+        """tcgen05.ld of a warp that has waited for the accumulator before: the MMA, not the wait, may be what is wrong.
+
+        None when it has seen no MMA of this thread complete, when a wait of it returns at once, or when it is not clear on
+        which barrier it hands the accumulator back.
+        """
+        cluster, reader, issuer = c.cluster, c.later.w, c.earlier.w
+        if c.relation != "write-read" or c.later.kind.name != "tcgen05.ld":
+            return None
+        if cluster.now[reader].item(c.earlier.col) <= 0 or any(w == reader for w, _ in cluster.idle_waits):
+            return None
+        handed = [b for b in cluster.barriers if reader in b.arrive_sites and issuer not in b.arrive_sites]
+        names = {base_name(self.barrier_name(b)) for b in handed}
+        if len(names) != 1:
+            return None
+        name = names.pop()
+        fix = (
+            "This warp has waited for MMAs of that thread, but not for this one. If it waits once per tile, for the "
+            "accumulator that it reads, and the commit follows the last MMA of the tile, then this MMA came too early: look "
+            f"at who arrives at mbarrier {name} and when, and at the MMA's wait for it."
+        )
+        return "mbarrier wait", fix, name
 
     def _one_statement(self, c: Conflict) -> bool:
         """Whether both accesses are made by the same line and instruction."""

@@ -64,6 +64,11 @@ def test_a_kernel_comes_back_as_data(build: Build) -> None:
 
 REJECTED = SMALL_KERNEL.replace("D[lane, 0] = A[lane, 0]", "raise ValueError(lane)")
 EARLY_RETURN = SMALL_KERNEL.replace("D[lane, 0] =", "if lane > 9:\n            return\n        D[lane, 0] =")
+PYTHONS_MIN = SMALL_KERNEL.replace("A[lane, 0]", "A[min(lane, 9), 0]")
+AND_AN_INT = SMALL_KERNEL.replace(
+    "D[lane, 0] =", "if lane > 9 and T.cuda.elect_sync():\n            D[lane, 0] ="
+)
+NOT_AN_INT = SMALL_KERNEL.replace("D[lane, 0] =", "if not T.cuda.elect_sync():\n            D[lane, 0] =")
 UNKNOWN_NAME = SMALL_KERNEL.replace("D[lane, 0] = A[lane, 0]", "D[lane, 0] = A[lame, 0]")
 
 NO_KERNEL = {
@@ -94,6 +99,9 @@ NO_KERNEL = {
     ),
     "rejected by TVM": (REJECTED, "TVM: Visitor of AST node is not implemented: Raise", 13),
     "unknown name in the kernel": (UNKNOWN_NAME, "TVM: ", 13),
+    "Python's min": (PYTHONS_MIN, "min, max, and, or and not do not work on values of the kernel", 13),
+    "an int after and": (AND_AN_INT, "want conditions, and this one is an int", 13),
+    "an int after not": (NOT_AN_INT, "want conditions, and this one is an int", 13),
     "early return": (EARLY_RETURN, "TVM: this statement is not possible in a kernel", 14),
     "sys.exit": ("import sys\nsys.exit(0)\n", "the code called sys.exit(0) before build_kernel returned", 2),
     "interrupt": ("raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),

@@ -201,6 +201,19 @@ def test_a_narrow_terminal_and_a_pipe(autograde: Autograde, fill_in: FillIn) -> 
     assert all(line == line.rstrip() for line in result.out.splitlines())
 
 
+@pytest.mark.parametrize(
+    "arguments", [("hint", "5"), ("doctor",), ("list",), ("5", "--quick"), ("5", "--plain")]
+)
+def test_plain_may_stand_ahead_of_everything(
+    autograde: Autograde, fill_in: FillIn, arguments: tuple[str, ...]
+) -> None:
+    """Also where a command has no such option: what it prints is plain anyway."""
+    fill_in(kernel="x = 'ö 漢' +\n")
+    ahead, behind = autograde("--plain", *arguments), autograde(*arguments)
+    assert ahead.code == behind.code
+    assert ahead.out.isascii() and ahead.err == behind.err
+
+
 def test_plain_is_ascii_and_streams_that_are_not_utf8_do_not_matter(
     autograde: Autograde, fill_in: FillIn
 ) -> None:

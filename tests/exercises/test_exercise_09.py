@@ -55,6 +55,25 @@ def test_solution_is_right(m: int, n: int, k: int, sms: int, source: str, build:
         launch(kernel, m, n, k, schedule, seed)
 
 
+@pytest.mark.parametrize("declared", ["n0 =", "n0: T.int32 ="])
+def test_a_coordinate_in_a_variable_is_named(
+    declared: str, source: str, quick_grade: Callable[..., Any], tmp_path: Path
+) -> None:
+    """TVM's own words advise another dispatch, and that is not what is wrong."""
+    path = tmp_path / "kernel.py"
+    text = source.replace("n0: T.let[T.int32] =", declared)
+    line = next(n for n, t in enumerate(text.split("\n"), 1) if declared in t)
+    path.write_text(text, encoding="utf-8")
+    report = quick_grade("exercise_09", path)
+    (shown,) = next(check for check in report.checks if check.id == "build").evidence
+    assert (
+        f"n0 is a variable (assigned at line {line}), so TVM cannot see that it is a multiple"
+        in shown.message
+    )
+    assert "T.let" in shown.fix and "T.meta_var" in shown.fix and "dispatch" not in shown.message
+    assert "Tx.copy_async" in shown.locations[0].text
+
+
 def test_answers(source: str, build: Callable[..., Any]) -> None:
     """Counted: the tiles of the busiest CTA are waves; K tile 14 is in round 3; 12 slices in the second wave."""
     assert -(-32 * 32 // 148) == 7

@@ -175,6 +175,35 @@ def test_a_barrier_inside_a_branch_names_who_is_missing() -> None:
     assert wait.data["consequence"] is True
 
 
+def shared_barrier(first: int, second: int) -> Any:
+    """Two warpgroups meet twice at a named barrier each, but warp 7 only once."""
+
+    @T.prim_func
+    def kernel(OUT: T.Buffer((256,), "float32")):
+        T.device_entry()
+        T.cta_id([1])
+        warp = T.warp_id([8])
+        lane = T.lane_id([32])
+        if warp < 4:
+            T.cuda.warpgroup_sync(first)
+            T.cuda.warpgroup_sync(first)
+        else:
+            T.cuda.warpgroup_sync(second)
+            if warp < 7:
+                T.cuda.warpgroup_sync(second)
+        OUT[warp * 32 + lane] = T.float32(1)
+
+    return kernel
+
+
+@pytest.mark.parametrize(("first", "second", "shared"), [(1, 1, True), (1, 2, False)])
+def test_a_named_barrier_of_two_warpgroups(first: int, second: int, shared: bool) -> None:
+    for f in hang(shared_barrier(first, second), np.zeros(256, np.float32)):
+        assert "96 of 128 threads have arrived" in f.message
+        assert ("Warps of 2 warpgroups use named barrier 1." in f.message) is shared
+        assert f.fix.startswith("Give each warpgroup its own number") is shared
+
+
 # ---------------------------------------------------------------------------------------------- the usual causes
 
 

@@ -454,6 +454,26 @@ def test_the_accumulator_is_read_before_the_commit_was_waited_for() -> None:
     assert "Wait on mbarrier bar0 with parity 0" in f.fix
 
 
+def test_an_mma_that_comes_too_early_is_not_blamed_on_the_reader() -> None:
+    """The reader has waited for the accumulator, and hands it back ahead of its loads."""
+    b = Bench()
+    b.fill()
+    ready, handed_back = b.barrier(0), b.barrier(1)
+    b.cl.mma(0, 10, [(0, TILE)], (), [(0, TmemBlock(0, 128))], accumulate=False)
+    b.cl.tcgen05_commit(0, [ready], 11)
+    b.cl.mbarrier_complete(ready)
+    b.cl.mbarrier_wait((1,), ready, 0, 12)
+    b.cl.tcgen05_fence_after((1,))
+    b.cl.mbarrier_arrive((1,), handed_back, 13)
+    b.cl.mbarrier_complete(handed_back)
+    b.cl.mbarrier_wait((0,), handed_back, 0, 14)
+    b.cl.mma(0, 15, [(0, TILE)], (), [(0, TmemBlock(0, 128))], accumulate=False)
+    b.cl.tcgen05_ld(rows(1), 0, 0, 128, 16)
+    f = b.only()
+    assert (f.code, f.names) == ("race.tmem.write-read", ("acc", "bar1"))
+    assert "look at who arrives at mbarrier bar1 and when" in f.fix
+
+
 def test_without_any_commit_the_fix_asks_for_one() -> None:
     b = Bench()
     b.fill()
