@@ -1,7 +1,7 @@
 """Exercise 15's solution beside flash_attention4 of the package tirx-kernels: modelled times, outputs, assembly.
 
     python benchmarks/attention.py                       # all three, as Markdown on standard output
-    python benchmarks/attention.py --length 1024 --no-outputs
+    python benchmarks/attention.py --length 1024 --both --no-outputs
 
 Both kernels are modelled by the same model with the same parameters (emulator/timing/b200.yaml): one batch, 32 query heads, 4 heads of K
 and V, head dimension 128, fp16, 148 SMs. Both compute the same small problems in the emulator, with race detection, from the
@@ -188,11 +188,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--length", type=int, default=4096, help="queries and keys of the modelled problem")
+    parser.add_argument("--both", action="store_true", help="model the problem without a causal mask, too")
     parser.add_argument("--no-outputs", action="store_true", help="do not compare outputs")
     options = parser.parse_args()
 
     start = time.perf_counter()
-    large = [Problem(options.length), Problem(options.length, causal=False)]
+    large = [Problem(options.length)] + [Problem(options.length, causal=False)] * options.both
     print("\n".join(times_table(large)), flush=True)
     if not options.no_outputs:
         small = [
