@@ -61,7 +61,7 @@ def make(exercise: Exercise) -> Make:
         cases: int = 5,
         build_failure: Failure | None = None,
         run_failure: Failure | None = None,
-        source: str = "a = 1\nb = 2\n",
+        source: str = "a = 1\nb = 2\n# 3\n# 4\n# 5\n# 6\n",
     ) -> Outcome:
         submission = Submission(
             "exercise_05.ipynb",

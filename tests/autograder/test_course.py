@@ -92,7 +92,7 @@ def test_unknown_exercise_suggests_the_nearest(course: Course) -> None:
         ("points: 40", "points: .nan", r"checks\[correctness\]\.points: "),
         ("memory_mib: 4096", "memory_mib: true", r"limits\.memory_mib: .*valid (number|integer).*True"),
         ("params: {M: 128", "params: {M: true", r"builder\.params\.M.*: .*valid (integer|string).*True"),
-        ("version: 1", "version: 7", "line 3: version: 7 is not one of 1"),
+        ("version: 1", "version: 7", "line 3: version: Input should be less than or equal to 1"),
         ("version: 1", "version: 1\nversion: 1", "line 4: key 'version' appears twice"),
         ("id: q2", "id: q1", "question 'q1' appears twice"),
         ("role: output", "role: input", "tensors needs at least one with role: output"),
@@ -179,6 +179,7 @@ def test_names_in_the_course_are_those_that_exist() -> None:
         mechanism,
         predictions,
         resources,
+        speed,
         synchronization,
     )
     from autograder.oracles import ORACLES as references
@@ -259,6 +260,9 @@ def _numbers(data: Any, place: tuple[int | str, ...] = ()) -> Iterator[tuple[int
         yield from _numbers(value, (*place, key))
 
 
+OPTIONAL = {"solution"}  # null says that it is not given
+
+
 @pytest.mark.parametrize("strange", [True, 2**70, -(2**70), float("nan"), float("inf"), -1, [], None])
 @pytest.mark.parametrize("exercise_id", ["exercise_01", "exercise_08"])
 def test_no_number_of_the_course_may_be_anything_else(exercise_id: str, strange: object) -> None:
@@ -267,6 +271,8 @@ def test_no_number_of_the_course_may_be_anything_else(exercise_id: str, strange:
     places = {tuple(p for p in place if isinstance(p, str)): place for place in _numbers(whole)}
     assert len(places) >= 25
     for place in places.values():
+        if strange is None and place[-1] in OPTIONAL:
+            continue
         changed = copy.deepcopy(whole)
         at: Any = changed
         for part in place[:-1]:
