@@ -1,5 +1,7 @@
 """nbgrader configuration of the course: its steps, and what this course puts into them. Run nbgrader in this folder."""
 
+import os
+import sys
 from pathlib import Path
 
 from nbgrader.converters import Autograde, GenerateAssignment
@@ -13,6 +15,9 @@ from autograder.nbgrader_steps import (
     PointsOfCourse,
     set_aside,
 )
+
+# nbgrader starts alembic by name, after it has removed what it makes anew: it must be found without an active environment, too.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 c = get_config()  # noqa: F821  (nbgrader defines it)
 

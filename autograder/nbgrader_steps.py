@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import zipfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 
-from autograder.batch.collect import Handed, collect, notebook_of, stand_in, with_submissions
+from autograder.batch.collect import (
+    SKIPPED,
+    SUFFIXES,
+    Handed,
+    collect,
+    notebook_of,
+    stand_in,
+    with_submissions,
+)
 from autograder.batch.grading import run_task, task, unreadable
 from autograder.batch.record import Record, kept_record, snapshot
 from autograder.batch.run import class_seed
@@ -214,14 +223,34 @@ class FlatExtractor(ExtractorPlugin):  # type: ignore[misc]
     """Unpacks a download. A `.py` file is put into the released notebook, because nbgrader grades notebooks."""
 
     def extract(self, archive_path: str, extracted_path: str) -> None:
-        super().extract(archive_path, extracted_path)
         root, course = _course()
         exercise = course.find(self.parent.coursedir.assignment_id)
+        refused = [path for path in sorted(Path(archive_path).rglob("*.zip")) if of_a_class(path, exercise)]
+        if refused:
+            self.parent.fail(f"{refused[0]}: holds the work of several students; unzip a class zip first")
+        super().extract(archive_path, extracted_path)
         for path in sorted(Path(extracted_path).rglob("*.py")):
             if path.is_file() and not path.is_symlink():
                 text = as_notebook(root, exercise, path.read_bytes().decode("utf-8", "replace"))
                 path.with_suffix(".ipynb").write_text(text, encoding="utf-8")
                 path.unlink()
+
+
+def of_a_class(archive: Path, exercise: Exercise) -> bool:
+    """Whether a zip holds the work of others than the one student whose name it bears: a folder of Moodle's, a zip, a file
+    with a student's name, or the exercise's file more than once.
+    """
+    try:
+        with zipfile.ZipFile(archive) as file:
+            names = [Path(name) for name in file.namelist() if not name.endswith("/")]
+    except (OSError, zipfile.BadZipFile):
+        return False  # nbgrader says what is wrong with it
+    names = [name for name in names if not SKIPPED.intersection(name.parts)]
+    stem = Path(exercise.notebook).stem
+    works = {name.with_suffix("") for name in names if name.stem == stem and name.suffix in SUFFIXES}
+    named = [name for name in names if name.stem != stem and stem in name.stem and name.suffix in SUFFIXES]
+    inner = [name for name in names if name.suffix == ".zip" or any(map(_MOODLE.search, name.parts))]
+    return len(works) > 1 or bool(named or inner)
 
 
 def as_notebook(root: Path, exercise: Exercise, script: str) -> str:

@@ -1,7 +1,7 @@
 """What a class handed in: nbgrader's folders `STUDENT/exercise_NN/`, or a flat folder of files.
 
-In nbgrader's layout the notebook counts. A `.py` file of the exercise's name counts where there is no notebook, or where the
-notebook's kernel is still the released stub: somebody worked in an editor then. Links are never followed.
+In nbgrader's layout the notebook counts. A `.py` file of the exercise's name, else the one that defines the
+builder, counts where there is no notebook, or where the notebook's kernel is still the released stub: somebody worked in an editor then. Links are never followed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autograder.submission import MAX_FILE_BYTES, Submission, read_submission, r
 if TYPE_CHECKING:
     from autograder.course import Course, Exercise
 
-_SUFFIXES = (".ipynb", ".py")
+SUFFIXES = (".ipynb", ".py")
 _EXERCISE = re.compile(r"exercise[_\- ]?(\d{1,2})(?!\d)", re.IGNORECASE)
 _COPY = re.compile(
     r"(?:-|\s*\()(\d{1,3})\)?$"
@@ -29,7 +29,7 @@ _COPY = re.compile(
 # outside of the student's folder, and of a name that is no student's.
 AS_SUBMITTED = ".as_submitted"
 _STAND_IN = "stand_in.sha256"
-_SKIPPED = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".autograde"}
+SKIPPED = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".autograde"}
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ def collect(folder: Path, course: Course, only: Exercise | None = None) -> tuple
     notes: list[str] = []
     found: list[Handed] = []
     for entry in entries:
-        if entry.name in _SKIPPED or entry.name.startswith("."):
+        if entry.name in SKIPPED or entry.name.startswith("."):
             continue
         if entry.is_dir(follow_symlinks=False):
             found += _of_student(folder, entry.name, known, notes)
-        elif Path(entry.name).suffix.lower() in _SUFFIXES:
+        elif Path(entry.name).suffix.lower() in SUFFIXES:
             one = _flat(folder, entry.name, known, only, notes)
             found += [one] if one else []
     found = _newest(found, notes)
@@ -191,10 +191,14 @@ def _read(one: Handed, exercise: Exercise, released: str | None) -> Handed:
         script = path.with_suffix(".py")
         if one.below is not None:
             _refuse_links(path.parent, one.below)
+            if not os.path.lexists(script):
+                script = _other_script(path, script, exercise, released)
             if os.path.lexists(script):
                 path = _notebook_or_script(path, script, exercise, released)
         _refuse_link(path)
-        name = printable(one.name) if path == one.path else str(Path(one.name).with_suffix(".py"))
+        name = (
+            printable(one.name) if path == one.path else str(Path(one.name).with_name(printable(path.name)))
+        )
         submission = read_submission(path, exercise, released)
         # Its record may serve others who handed in the same text: no name of a student in it.
         submission = replace(submission, name=Path(exercise.notebook).stem + path.suffix.lower())
@@ -204,6 +208,23 @@ def _read(one: Handed, exercise: Exercise, released: str | None) -> Handed:
         return replace(one, path=path, problem=text)
     except (ValueError, RecursionError, MemoryError, OSError) as error:  # nothing here may stop the class
         return replace(one, path=path, problem=f"{path.name}: cannot be read ({type(error).__name__})")
+
+
+def _other_script(notebook: Path, script: Path, exercise: Exercise, released: str | None) -> Path:
+    """The one `.py` file of another name that defines the builder, beside a stub or alone; else `script`.
+
+    Raises:
+        SubmissionError: there are several.
+    """
+    defines = re.compile(rb"^def +" + exercise.builder.name.encode() + rb"\b", re.MULTILINE)
+    others = [p for p in sorted(notebook.parent.glob("*.py")) if p.is_file() and not p.is_symlink()]
+    others = [p for p in others if p.stat().st_size < 1 << 20 and defines.search(p.read_bytes())]
+    if not others or _notebook_or_script(notebook, others[0], exercise, released) == notebook:
+        return script
+    if len(others) > 1:
+        names = ", ".join(p.name for p in others)
+        raise SubmissionError(f"{names}: left out; rename the one that counts to {script.name}")
+    return others[0]
 
 
 def _notebook_or_script(notebook: Path, script: Path, exercise: Exercise, released: str | None) -> Path:
