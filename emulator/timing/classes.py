@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FULL = 5  # classes that are recorded in full; others are mixtures of two of them
 GROUPS = 3  # clusters of so many different numbers of tiles are told apart
+ORDERED = 2048  # of a grid with more clusters that all do the same, the order of loads is not looked at
 PROBED_EVENTS = 1_200_000  # of all clusters together; a grid of more is probed in part
 BISECTIONS = 40  # clusters recorded at most where there is no probe
 PLACES = 6
@@ -90,7 +91,7 @@ def sample(kernel: Kernel, tensors: Sequence[Any], order: bool = True) -> Grid:
 
     if not trace(0).size:
         raise ValueError("the kernel did nothing that could be timed")
-    if not order and len({trace(i).size for i in _places(clusters)}) == 1:
+    if (not order or clusters > ORDERED) and len({trace(i).size for i in _places(clusters)}) == 1:
         return Grid([trace(0)], np.ones((clusters, 1)))
     found = _probes(kernel, tensors, trace(0), clusters)
     if found is None:
