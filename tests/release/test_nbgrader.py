@@ -425,6 +425,8 @@ def test_points_that_differ_from_the_gradebook_are_no_points(classroom: Path, tm
 
 
 def test_what_the_machine_owes_is_no_score(classroom: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat
+
     from autograder import nbgrader_steps as steps
     from autograder.batch.grading import failed
     from autograder.errors import MachineError
@@ -444,4 +446,4 @@ def test_what_the_machine_owes_is_no_score(classroom: Path, monkeypatch: pytest.
     monkeypatch.setattr(steps.GradeCells, "parent", Parent)
     about = {"nbgrader": {"student": "pat", "assignment": "exercise_05", "notebook": "exercise_05"}}
     with pytest.raises(MachineError, match="pat, exercise_05: not graded, the process died"):
-        step.preprocess(None, about)
+        step.preprocess(nbformat.v4.new_notebook(), about)
