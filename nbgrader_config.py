@@ -1,12 +1,11 @@
 """nbgrader configuration of the course: its steps, and what this course puts into them. Run nbgrader in this folder."""
 
-import os
-import sys
 from pathlib import Path
 
 from nbgrader.converters import Autograde, GenerateAssignment
 from nbgrader.preprocessors import Execute
 
+from autograder.files import find_own_programs
 from autograder.nbgrader_steps import (
     FlatCollector,
     FlatExtractor,
@@ -17,7 +16,7 @@ from autograder.nbgrader_steps import (
 )
 
 # nbgrader starts alembic by name, after it has removed what it makes anew: it must be found without an active environment, too.
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+find_own_programs()
 
 c = get_config()  # noqa: F821  (nbgrader defines it)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -68,3 +69,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         with suppress(OSError):
             os.unlink(name)
         raise
+
+
+def find_own_programs() -> None:
+    """Put the folder of this Python first on PATH: nbgrader starts alembic by name, without an active environment, too."""
+    own = str(Path(sys.executable).parent)
+    known = os.environ.get("PATH", os.defpath)
+    if known.split(os.pathsep)[0] != own:
+        os.environ["PATH"] = os.pathsep.join([own, known])

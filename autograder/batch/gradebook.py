@@ -8,6 +8,7 @@ from typing import Any
 
 from autograder.batch.run import Class, Row
 from autograder.errors import UsageError
+from autograder.files import find_own_programs
 
 
 def write_gradebook(path: Path, whole: Class) -> int:
@@ -27,6 +28,7 @@ def write_gradebook(path: Path, whole: Class) -> int:
         ) from None
     if not path.parent.is_dir():
         raise UsageError(f"--gradebook {path}: there is no folder {path.parent}")
+    find_own_programs()
     written = 0
     try:
         with Gradebook(f"sqlite:///{path.resolve()}") as gradebook:
