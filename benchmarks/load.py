@@ -45,10 +45,10 @@ CODE = {
     "takes memory": "kept = [bytearray(1 << 30) for _ in range(100)]\n",
     "starts threads": "import threading, time\nthreading.stack_size(65536)\nfor _ in range(400):\n"
     "    threading.Thread(target=time.sleep, args=[60], daemon=True).start()\ntime.sleep(60)\n",
-    "starts processes": "import os\nwhile True:\n    os.fork()\n",
+    "starts processes": "import os, time\nfor _ in range(50):\n    if os.fork() == 0:\n        time.sleep(60)\n        os._exit(0)\n",
     "fills its folder": "for i in range(100):\n    with open(str(i), 'wb') as f:\n        f.write(bytes(60 << 20))\n",
     "forges frames": "import os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, b'AGF1' + bytes(12))\n    except OSError:\n        pass\n",
-    "looks for solutions": "import os\nraise Exception([os.path.exists(p) for p in ('/work', '/home', '/root/.ssh')] and 'nothing')\n",
+    "looks for solutions": "import os\nraise Exception([os.path.exists(p) for p in ('/srv', '/home', '/root/.ssh')] and 'nothing')\n",
     "signals its parent": "import os\nos.kill(os.getppid(), 9)\n",
 }
 # What is exchanged in the solution, each in one place.
