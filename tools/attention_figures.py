@@ -6,9 +6,7 @@ arrived at which barrier and who waited there.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,8 @@ import numpy as np
 COURSE = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COURSE), str(COURSE / "tools")]
 
-from ladder_figures import kernel_source  # noqa: E402
+import solution_figures  # noqa: E402
+from solution_figures import kernel_source, run_source  # noqa: E402
 from svg import GREY, INK, Drawing  # noqa: E402
 
 import emulator  # noqa: E402
@@ -151,11 +150,8 @@ class Recorded:
 
 
 def build(scratch: Path) -> tuple[emulator.Kernel, dict[str, Any]]:
-    """The solution for one CTA with two tiles, ready to run, and its module. TVM reads the source from a file."""
-    path = scratch / "kernel.py"
-    path.write_text(kernel_source(EXERCISE), encoding="utf-8")
-    namespace: dict[str, Any] = {}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+    """The solution for one CTA with two tiles, ready to run, and its module."""
+    namespace = run_source(kernel_source(EXERCISE), scratch)
     sizes = {"SQ": TILES * 2 * ROWS, "SKV": BLOCKS * ROWS}
     return emulator.compile(
         namespace["build_attention"](B=1, HQ=1, HKV=1, causal=0, SMS=1, **sizes)
@@ -626,25 +622,12 @@ def figures(scratch: Path) -> dict[str, Drawing]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: drawn, or up to date; 1: `--check` found a figure that the emulator draws differently now."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only; write nothing")
-    check = parser.parse_args(argv).check
-    folder = COURSE / "solutions" / EXERCISE / "figures"
-    stale = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, drawing in figures(Path(scratch)).items():
-            path = folder / name
-            if path.is_file() and path.read_text(encoding="utf-8") == drawing.svg():
-                continue
-            if check:
-                print(f"{path.relative_to(COURSE)} is stale; run: python tools/attention_figures.py")
-                stale += 1
-                continue
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(drawing.svg(), encoding="utf-8")
-            print(f"drawn: {path.relative_to(COURSE)}")
-    return 1 if stale else 0
+    """What `solution_figures.main` does, for the figures of this exercise."""
+    return solution_figures.main(
+        "attention_figures.py",
+        lambda scratch: {f"{EXERCISE}/{name}": drawing.svg() for name, drawing in figures(scratch).items()},
+        argv,
+    )
 
 
 if __name__ == "__main__":

@@ -5,17 +5,16 @@ The figure of events shows an order, never times: the events of an emulated run,
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-COURSE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ladder_figures import TILE_COLOURS, Event, build, kernel_source, run  # noqa: E402
-from svg import Drawing  # noqa: E402
+import solution_figures
+from ladder_figures import TILE_COLOURS, Event, build, run
+from solution_figures import kernel_source
+from svg import Drawing
 
 EXERCISE = "exercise_12"
 SEED = 0  # an order in which consumer 0 begins a tile while the accumulator of consumer 1 is still being read
@@ -156,25 +155,12 @@ def figures(scratch: Path, seed: int = SEED) -> dict[str, Drawing]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: drawn, or up to date; 1: `--check` found a figure that the emulator draws differently now."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only; write nothing")
-    check = parser.parse_args(argv).check
-    folder = COURSE / "solutions" / EXERCISE / "figures"
-    stale = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, drawing in figures(Path(scratch)).items():
-            path = folder / name
-            if path.is_file() and path.read_text(encoding="utf-8") == drawing.svg():
-                continue
-            if check:
-                print(f"{path.relative_to(COURSE)} is stale; run: python tools/consumer_figures.py")
-                stale += 1
-                continue
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(drawing.svg(), encoding="utf-8")
-            print(f"drawn: {path.relative_to(COURSE)}")
-    return 1 if stale else 0
+    """What `solution_figures.main` does, for the figures of this exercise."""
+    return solution_figures.main(
+        "consumer_figures.py",
+        lambda scratch: {f"{EXERCISE}/{name}": drawing.svg() for name, drawing in figures(scratch).items()},
+        argv,
+    )
 
 
 if __name__ == "__main__":

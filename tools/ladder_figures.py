@@ -5,11 +5,8 @@ Each figure shows an order of events, never times: the events of an emulated run
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +18,8 @@ import numpy as np
 COURSE = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COURSE), str(COURSE / "tools")]
 
+import solution_figures  # noqa: E402
+from solution_figures import kernel_source, run_source  # noqa: E402
 from svg import FAINT, INK, Drawing  # noqa: E402
 
 import emulator  # noqa: E402
@@ -109,19 +108,9 @@ def recording(events: list[Event]) -> Iterator[None]:
             setattr(owner, name, original)
 
 
-def kernel_source(exercise: str) -> str:
-    """The solution cell."""
-    notebook = json.loads((COURSE / "solutions" / exercise / f"{exercise}.ipynb").read_text(encoding="utf-8"))
-    return next("".join(c["source"]) for c in notebook["cells"] if c["id"] == "kernel")
-
-
 def build(source: str, folder: Path, **params: Any) -> emulator.Kernel:
-    """The kernel that a solution builds, ready to run. TVM reads the source from a file."""
-    path = folder / "kernel.py"
-    path.write_text(source, encoding="utf-8")
-    namespace: dict[str, Any] = {}
-    exec(compile(source, str(path), "exec"), namespace)
-    return emulator.compile(namespace["build_kernel"](dtype="float16", **params))
+    """The kernel that a solution builds, ready to run."""
+    return emulator.compile(run_source(source, folder)["build_kernel"](dtype="float16", **params))
 
 
 def run(
@@ -522,28 +511,16 @@ EXERCISES: dict[str, Callable[[Path], dict[str, Drawing]]] = {
 }
 
 
+def figures(scratch: Path) -> Iterator[tuple[str, str]]:
+    """File below solutions/, text."""
+    for exercise, draw in EXERCISES.items():
+        for name, drawing in draw(scratch).items():
+            yield f"{exercise}/{name}", drawing.svg()
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: drawn, or up to date; 1: `--check` found a figure that the emulator draws differently now."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only; write nothing")
-    check = parser.parse_args(argv).check
-    stale = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for exercise, draw in EXERCISES.items():
-            for name, drawing in draw(Path(folder)).items():
-                path = COURSE / "solutions" / exercise / "figures" / name
-                if path.is_file() and path.read_text(encoding="utf-8") == drawing.svg():
-                    continue
-                if check:
-                    print(
-                        f"{path.relative_to(COURSE)} is not what the emulator draws; run: python tools/ladder_figures.py"
-                    )
-                    stale += 1
-                    continue
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(drawing.svg(), encoding="utf-8")
-                print(f"drawn: {path.relative_to(COURSE)}")
-    return 1 if stale else 0
+    """What `solution_figures.main` does, for the figures of exercises 09 to 11."""
+    return solution_figures.main("ladder_figures.py", lambda scratch: dict(figures(scratch)), argv)
 
 
 if __name__ == "__main__":

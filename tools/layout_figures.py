@@ -6,22 +6,23 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+import solution_figures  # noqa: E402
+from solution_figures import kernel_source  # noqa: E402
 
 from autograder.drawing import apply_everywhere  # noqa: E402
 from autograder.report.model import Grid  # noqa: E402
 from autograder.report.picture import svg  # noqa: E402
 from emulator.tvm_import import import_tvm  # noqa: E402
 
-FOLDER = ROOT / "solutions" / "exercise_03"
+EXERCISE = "exercise_03"
 GAP = -1  # stands for rows or columns that are left out
 
 Axes = dict[str, int]
@@ -32,12 +33,8 @@ Colour = Callable[[int, int, Axes], int]
 def solution() -> dict[str, Any]:
     """What the solution cell of the notebook defines."""
     import_tvm()
-    cells = json.loads((FOLDER / "exercise_03.ipynb").read_text(encoding="utf-8"))["cells"]
-    text = next(
-        "".join(c["source"]) for c in cells if c["metadata"].get("nbgrader", {}).get("grade_id") == "kernel"
-    )
     scope: dict[str, Any] = {}
-    exec(compile(text, "exercise_03", "exec"), scope)
+    exec(compile(kernel_source(EXERCISE), "exercise_03", "exec"), scope)
     return scope
 
 
@@ -229,26 +226,15 @@ FIGURES = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def main(argv: list[str] | None = None) -> int:
+    """What `solution_figures.main` does, for the figures of this exercise."""
+    own = solution()
+    return solution_figures.main(
+        "layout_figures.py",
+        lambda _: {f"{EXERCISE}/{name}.svg": make(own) + "\n" for name, make in FIGURES.items()},
+        argv,
     )
-    parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 if a figure is out of date"
-    )
-    only_look = parser.parse_args().check
-    own, old = solution(), []
-    for name, make in FIGURES.items():
-        path, text = FOLDER / "figures" / f"{name}.svg", make(own) + "\n"
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        old.append(name)
-        if not only_look:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    print(f"{'out of date' if only_look else 'written'}: {', '.join(old) or 'none'}")
-    return 1 if only_look and old else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-COURSE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ladder_figures import TILE_COLOURS, Drawing, Event, kernel_source, recording  # noqa: E402
+import solution_figures
+from ladder_figures import TILE_COLOURS, Drawing, Event, recording
+from solution_figures import kernel_source, run_source
 
-import emulator  # noqa: E402
-from emulator.instructions import tcgen05  # noqa: E402
+import emulator
+from emulator.instructions import tcgen05
 
 EXERCISE = "exercise_14"
 BLOCKS, SEED = 5, 2  # of events.svg; an order in which scores are computed beside a softmax
@@ -32,10 +31,7 @@ Mark = tuple[str, int]  # row of events.svg, block
 
 def build(scratch: Path, **params: int) -> emulator.Kernel:
     """The solution for one head of 128 queries, D = 64, ready to run. TVM reads the source from a file."""
-    path = scratch / "kernel.py"
-    path.write_text(kernel_source(EXERCISE), encoding="utf-8")
-    namespace: dict[str, Any] = {}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+    namespace = run_source(kernel_source(EXERCISE), scratch)
     return emulator.compile(namespace["build_attention"](H=1, SQ=128, D=64, causal=0, **params))
 
 
@@ -173,25 +169,12 @@ def figures(scratch: Path) -> dict[str, Drawing]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: drawn, or up to date; 1: `--check` found a figure that the emulator draws differently now."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only; write nothing")
-    check = parser.parse_args(argv).check
-    folder = COURSE / "solutions" / EXERCISE / "figures"
-    stale = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, drawing in figures(Path(scratch)).items():
-            path = folder / name
-            if path.is_file() and path.read_text(encoding="utf-8") == drawing.svg():
-                continue
-            if check:
-                print(f"{path.relative_to(COURSE)} is stale; run: python tools/online_softmax_figures.py")
-                stale += 1
-                continue
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(drawing.svg(), encoding="utf-8")
-            print(f"drawn: {path.relative_to(COURSE)}")
-    return 1 if stale else 0
+    """What `solution_figures.main` does, for the figures of this exercise."""
+    return solution_figures.main(
+        "online_softmax_figures.py",
+        lambda scratch: {f"{EXERCISE}/{name}": drawing.svg() for name, drawing in figures(scratch).items()},
+        argv,
+    )
 
 
 if __name__ == "__main__":

@@ -7,15 +7,11 @@ is issued and ends where schedule `late` completes it: when no warp can go on wi
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +20,8 @@ import numpy as np
 COURSE = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COURSE), str(COURSE / "tools")]
 
+import solution_figures  # noqa: E402
+from solution_figures import kernel_source, run_source  # noqa: E402
 from svg import GREY, INK, Drawing  # noqa: E402
 
 import emulator  # noqa: E402
@@ -94,23 +92,6 @@ FIGURES = (
         | {f"stage {s}": f"stage {s}" for s in range(4)},
     ),
 )
-
-
-def solution(exercise: str) -> Callable[..., Any]:
-    """The builder in the kernel cell of an exercise's solution."""
-    notebook = COURSE / "solutions" / exercise / f"{exercise}.ipynb"
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    source = next("".join(c["source"]) for c in cells if c["id"] == "kernel")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.py"
-        path.write_text(source, encoding="utf-8")
-        spec = spec_from_file_location("kernel", path)
-        assert spec is not None and spec.loader is not None
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        builder: Callable[..., Any] = module.build_kernel
-        kernels = {k: builder(128, 128, 64 * k, "float16") for k in {f.k_tiles for f in FIGURES}}
-    return lambda k: kernels[k]
 
 
 @contextmanager
@@ -192,12 +173,13 @@ def _describe(strand: Strand) -> tuple[str, str] | None:
     return None
 
 
-def record(figure: Figure) -> list[Bar]:
+def record(figure: Figure, scratch: Path) -> list[Bar]:
     """The main loop of one CTA: setup and epilogue are cut off, and every bar has an end."""
     random = np.random.default_rng(1)
     k = 64 * figure.k_tiles
     a, b = (random.standard_normal((128, k)).astype(np.float16) for _ in range(2))
-    kernel = emulator.compile(solution(figure.exercise)(figure.k_tiles))
+    builder = run_source(kernel_source(figure.exercise), scratch)["build_kernel"]
+    kernel = emulator.compile(builder(128, 128, k, "float16"))
     with recorded(figure.stages) as bars:
         run = kernel.run(a, b, np.zeros((128, 128), np.float16), schedule="late")
     assert run.findings == ()
@@ -252,31 +234,14 @@ def draw(figure: Figure, bars: list[Bar]) -> str:
     return drawing.svg()
 
 
+def figures(scratch: Path) -> dict[str, str]:
+    """File below solutions/ -> text."""
+    return {f"{figure.exercise}/{figure.file}": draw(figure, record(figure, scratch)) for figure in FIGURES}
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: drawn, or up to date; 1: `--check` found a figure that the emulator draws differently now."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="exercise_NN")
-    parser.add_argument("--check", action="store_true", help="compare only; write nothing")
-    options = parser.parse_args(argv)
-    stale = 0
-    for figure in FIGURES:
-        folder = COURSE / "solutions" / figure.exercise
-        if not folder.is_dir() or options.names and figure.exercise not in options.names:
-            continue
-        path = folder / "figures" / figure.file
-        text = draw(figure, record(figure))
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        if options.check:
-            print(
-                f"{path.relative_to(COURSE)} is not what the emulator draws; run: python tools/order_figure.py"
-            )
-            stale += 1
-            continue
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"drawn: {path.relative_to(COURSE)}")
-    return 1 if stale else 0
+    """What `solution_figures.main` does, for the order of events of FIGURES."""
+    return solution_figures.main("order_figure.py", figures, argv)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,18 @@ The solution runs with the 128-byte swizzle and without any, and the figures sho
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 COURSE = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COURSE))
+sys.path[:0] = [str(COURSE), str(COURSE / "tools")]
 
 import numpy as np  # noqa: E402
+import solution_figures  # noqa: E402
+from solution_figures import kernel_source, run_source  # noqa: E402
 
 import emulator  # noqa: E402
 from autograder.checks.bank_conflicts import banks_against_lanes  # noqa: E402
@@ -26,19 +25,19 @@ from autograder.report.model import Grid  # noqa: E402
 from autograder.report.picture import svg  # noqa: E402
 from autograder.swizzles import LINE, SHOWN_LINES, SWIZZLES, placed  # noqa: E402
 
-EXERCISE = COURSE / "solutions" / "exercise_04"
+EXERCISE = "exercise_04"
 SWIZZLED = "layout = ComposeLayout(3, 3, 3, layout)"
 ADDRESSES = ("swizzle_128(source)", "swizzle_128(target)")
 ROWS, COLUMNS = 72, 136  # neither is a multiple of the tile
 
 
-def figures() -> dict[str, str]:
+def figures(scratch: Path) -> dict[str, str]:
     """File name -> SVG."""
-    source = _solution()
+    source = kernel_source(EXERCISE)
     plain = source.replace(SWIZZLED, "pass")
     for address in ADDRESSES:
         plain = plain.replace(address, address.split("(")[1].rstrip(")"))
-    before, after = _load_pattern(plain), _load_pattern(source)
+    before, after = _load_pattern(plain, scratch), _load_pattern(source, scratch)
     return {
         "swizzles.svg": svg(
             [
@@ -74,25 +73,9 @@ def figures() -> dict[str, str]:
     }
 
 
-def _solution() -> str:
-    cells = json.loads((EXERCISE / "exercise_04.ipynb").read_text(encoding="utf-8"))["cells"]
-    return next(
-        "".join(cell["source"])
-        for cell in cells
-        if cell["metadata"].get("nbgrader", {}).get("grade_id") == "kernel"
-    )
-
-
-def _load_pattern(source: str) -> dict[str, Any]:
+def _load_pattern(source: str, scratch: Path) -> dict[str, Any]:
     """The addresses of an `ldmatrix` of the kernel: its worst request, the first where all are alike."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.py"
-        path.write_text(source, encoding="utf-8")
-        spec = importlib.util.spec_from_file_location("kernel", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        kernel = emulator.compile(module.build_kernel(M=ROWS, N=COLUMNS), arch="sm_100a")
+    kernel = emulator.compile(run_source(source, scratch)["build_kernel"](M=ROWS, N=COLUMNS), arch="sm_100a")
     a = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float16)
     d = np.empty((COLUMNS, ROWS), np.float16)
     run = kernel.run(a, d, profile=True)
@@ -129,21 +112,14 @@ def _blocks(title: str, turned: bool) -> Grid:
     )
 
 
-def main(arguments: list[str]) -> int:
-    folder = EXERCISE / "figures"
-    stale = []
-    for name, text in figures().items():
-        path = folder / name
-        if "--check" in arguments:
-            if not path.is_file() or path.read_text(encoding="utf-8") != text + "\n":
-                stale.append(name)
-        else:
-            folder.mkdir(exist_ok=True)
-            path.write_text(text + "\n", encoding="utf-8")
-    if stale:
-        print(f"not what the emulator shows: {', '.join(stale)}; run python tools/swizzle_figures.py")
-    return 1 if stale else 0
+def main(argv: list[str] | None = None) -> int:
+    """What `solution_figures.main` does, for the figures of this exercise."""
+    return solution_figures.main(
+        "swizzle_figures.py",
+        lambda scratch: {f"{EXERCISE}/{name}": text + "\n" for name, text in figures(scratch).items()},
+        argv,
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    raise SystemExit(main())

@@ -6,11 +6,8 @@ writes, in the order of operations, and what lies where in between, as the lanes
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
@@ -20,7 +17,10 @@ from typing import Any
 import numpy as np
 
 COURSE = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COURSE))
+sys.path[:0] = [str(COURSE), str(COURSE / "tools")]
+
+import solution_figures  # noqa: E402
+from solution_figures import kernel_source, run_source  # noqa: E402
 
 import emulator  # noqa: E402
 import emulator.lowering  # noqa: E402  before kernels are built: barriers keep their names
@@ -93,16 +93,9 @@ def merged(ranges: list[Columns]) -> list[Columns]:
     return out
 
 
-def record() -> list[Step]:
+def record(scratch: Path) -> list[Step]:
     """The steps of one head, emulated."""
-    notebook = json.loads((COURSE / "solutions" / EXERCISE / f"{EXERCISE}.ipynb").read_text(encoding="utf-8"))
-    source = next("".join(c["source"]) for c in notebook["cells"] if c["id"] == "kernel")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.py"
-        path.write_text(source, encoding="utf-8")
-        namespace: dict[str, Any] = {}
-        exec(compile(source, str(path), "exec"), namespace)
-        kernel = emulator.compile(namespace["build_attention"](N=N, D=D))
+    kernel = emulator.compile(run_source(kernel_source(EXERCISE), scratch)["build_attention"](N=N, D=D))
     random = np.random.default_rng(1)
     q, k, v = (random.standard_normal((N, D)).astype(np.float16) for _ in range(3))
     steps: list[Step] = []
@@ -270,29 +263,18 @@ def major() -> str:
     return svg.done()
 
 
-def figures() -> dict[str, Callable[[], str]]:
-    return {"tmem_over_time.svg": lambda: tmem_over_time(record()), "major.svg": major}
+def figures(scratch: Path) -> dict[str, str]:
+    """File -> text."""
+    return {"tmem_over_time.svg": tmem_over_time(record(scratch)), "major.svg": major()}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: drawn, or up to date; 1: `--check` found a figure that would be drawn differently now."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only; write nothing")
-    options = parser.parse_args(argv)
-    stale = 0
-    for name, make in figures().items():
-        path = COURSE / "solutions" / EXERCISE / "figures" / name
-        text = make()
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        if options.check:
-            print(f"{path.relative_to(COURSE)} is not what is drawn today; run: python tools/tmem_figure.py")
-            stale += 1
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"drawn: {path.relative_to(COURSE)}")
-    return 1 if stale else 0
+    """What `solution_figures.main` does, for the figures of this exercise."""
+    return solution_figures.main(
+        "tmem_figure.py",
+        lambda scratch: {f"{EXERCISE}/{name}": text for name, text in figures(scratch).items()},
+        argv,
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +39,18 @@ def load_module(path: Path) -> ModuleType:
 @pytest.fixture(scope="session")
 def course() -> Path:
     return COURSE
+
+
+@pytest.fixture(scope="session")
+def load_tool(course: Path) -> Callable[[str], ModuleType]:
+    """Name -> tools/NAME.py as a module; the path of imports stays as it was."""
+
+    def load(name: str) -> ModuleType:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "path", [str(course / "tools"), *sys.path])
+            return importlib.import_module(name)
+
+    return load
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -204,13 +203,8 @@ def is_right(layout: Any, wanted: WantedLayout, params: dict[str, int]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def figures(course: Path) -> ModuleType:
-    """tools/layout_figures.py as a module."""
-    spec = importlib.util.spec_from_file_location("layout_figures", course / "tools" / "layout_figures.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def figures(load_tool: Callable[[str], ModuleType]) -> ModuleType:
+    return load_tool("layout_figures")
 
 
 def test_figures_are_those_of_the_solution(figures: ModuleType, course: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -112,26 +110,20 @@ def test_each_region_has_its_todo(solution_cell: Cell) -> None:
 
 
 @pytest.fixture(scope="module")
-def tool(course: Path) -> ModuleType:
-    path = course / "tools" / "tmem_figure.py"
-    spec = importlib.util.spec_from_file_location("tmem_figure", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tmem_figure"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def tool(load_tool: Callable[[str], ModuleType]) -> ModuleType:
+    return load_tool("tmem_figure")
 
 
 def test_figures_are_up_to_date(tool: ModuleType) -> None:
     assert tool.main(["--check"]) == 0, "run: python tools/tmem_figure.py"
 
 
-def test_the_map_shows_what_the_lesson_says(tool: ModuleType) -> None:
+def test_the_map_shows_what_the_lesson_says(tool: ModuleType, tmp_path: Path) -> None:
     """S on columns 0 to 127, P on the first half of them when S is dead, O behind S; nothing stays patched."""
     from emulator.instructions import tcgen05
 
     before = tcgen05._check_mma, tcgen05._hb_ldst
-    steps = [(step.what, step.reads, step.writes) for step in tool.record()]
+    steps = [(step.what, step.reads, step.writes) for step in tool.record(tmp_path)]
     assert steps == [
         ("tcgen05.mma", [], [(0, 128)]),
         ("tcgen05.ld", [(0, 128)], []),
@@ -145,6 +137,6 @@ def test_the_map_shows_what_the_lesson_says(tool: ModuleType) -> None:
 def test_a_stale_figure_is_found(
     tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tool, "figures", lambda: {"major.svg": lambda: "other"})
+    monkeypatch.setattr(tool, "figures", lambda scratch: {"major.svg": "other"})
     assert tool.main(["--check"]) == 1
     assert "exercise_13/figures/major.svg is not what" in capsys.readouterr().out

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 
 
 @pytest.fixture(scope="module")
-def tool(course: Path) -> ModuleType:
-    path = course / "tools" / "ladder_figures.py"
-    spec = importlib.util.spec_from_file_location("ladder_figures", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ladder_figures"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def tool(load_tool: Callable[[str], ModuleType]) -> ModuleType:
+    return load_tool("ladder_figures")
 
 
 def test_figures_are_up_to_date(tool: ModuleType) -> None:
