@@ -41,6 +41,7 @@ _NP = {
     "handle": np.int64, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2,
     "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
 }  # fmt: skip
+STORED = frozenset((*_NP, "uint128"))  # dtypes that memory and local arrays can have
 SMALL_FLOATS = frozenset(("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"))
 FLOATS = SMALL_FLOATS | {"float16", "float32", "float64"}
 

@@ -54,16 +54,31 @@ def new_local(count: int, words: int, word: int) -> _Local:
 class LocalPointer:
     """``&local[i]``: a byte offset into a per-thread array, for device functions that take pointers to registers."""
 
-    __slots__ = ("raw", "offset", "lane", "mask")
+    __slots__ = ("raw", "offset", "lane", "mask", "nbytes", "name")
 
-    def __init__(self, local: _Local, offset: Any, lane: int | None, mask: Any) -> None:
+    def __init__(
+        self, local: _Local, offset: Any, lane: int | None, mask: Any, nbytes: int, name: str
+    ) -> None:
+        self.nbytes = nbytes
+        self.name = name
         self.raw = local.raw
         self.offset = offset
         self.lane = lane
         self.mask = mask
 
+    def _check(self, nbytes: int) -> None:
+        first = int(self.offset)
+        if first < 0 or first + nbytes > self.nbytes:
+            raise DeviceFault(
+                "local.out-of-bounds",
+                f"bytes {first} to {first + nbytes - 1} of `{self.name}` are used; it has {self.nbytes} bytes",
+                "Check the index against the shape of the local array.",
+                name=self.name,
+            )
+
     def _where(self, nbytes: int) -> ndarray:
         """View of ``nbytes`` bytes as ``uint8[words, lanes, word]`` (offset aligned to the word or inside one word)."""
+        self._check(nbytes)
         word = self.raw.shape[2]
         first, inner = divmod(int(self.offset), word)
         if inner + nbytes <= word:
@@ -78,6 +93,7 @@ class LocalPointer:
             return None
         np_type = _DTYPES[dtype]
         size, word = np_type.itemsize, self.raw.shape[2]
+        self._check(count * size)
         first, inner = divmod(int(self.offset), word)
         if size == word and not inner:
             return self.raw[first : first + count].view(np_type)[:, :, 0]
@@ -109,6 +125,75 @@ class LocalPointer:
             target[...] = data
         else:
             target[:, self.mask] = data[:, self.mask]
+
+
+def local_index(t: Threads, index: Any, count: int, name: str) -> Any:
+    """``index`` (a scalar or one per lane) into a local array of ``count`` elements; 0 in lanes that are not active.
+
+    Raises:
+        DeviceFault: it is outside the array in an active lane.
+    """
+    if isinstance(index, ndarray):
+        outside = (index < 0) | (index >= count)
+        if not outside.any():
+            return index
+        active = outside if t.mask is None else outside & t.mask
+        if not active.any():
+            return np.where(outside, 0, index)
+        lane = int(active.argmax())
+        thread, first = f" in thread {int(t.tid[lane])}", int(index[lane])
+    elif 0 <= index < count:
+        return index
+    elif _nothing_active(t):
+        return 0
+    else:
+        thread, first = "", int(index)
+    has = "1 element, 0" if count == 1 else f"{count} elements, 0 to {count - 1}" if count else "no elements"
+    raise DeviceFault(
+        "local.out-of-bounds",
+        f"index {first} of `{name}`{thread}; it has {has}",
+        "Check the index against the shape of the local array.",
+        name=name,
+    )
+
+
+def unwritten(t: Threads, value: Any, name: str) -> Any:
+    """A read of a local that nothing has written.
+
+    Raises:
+        DeviceFault: some lane does read it.
+    """
+    if _nothing_active(t):
+        return value
+    raise DeviceFault(
+        "uninitialised.local",
+        f"`{name}` is read, and nothing has written it",
+        "Give the local variable a value first; registers hold anything at the start.",
+        name=name,
+    )
+
+
+def divisor(t: Threads | None, b: Any) -> Any:
+    """The divisor of an integer division; 1 for 0 in lanes that are not active (without threads: in all).
+
+    Raises:
+        DeviceFault: it is 0 in an active lane.
+    """
+    if isinstance(b, ndarray):
+        zero = b == 0
+        if not zero.any():
+            return b
+        if t is None or (t.mask is not None and not (zero & t.mask).any()):
+            return np.where(zero, b.dtype.type(1), b)
+    elif b:
+        return b
+    elif t is None or _nothing_active(t):
+        return 1
+    raise DeviceFault(
+        "arithmetic.division-by-zero",
+        "an integer is divided by 0; the result is undefined",
+        "Divide only where the divisor is not 0.",
+    )
 
 
 def local_get(view: ndarray, per: int, index: Any) -> Any:
@@ -220,7 +305,7 @@ def warp_broadcast(value: Any, lane: Any) -> Any:
     """``shfl.idx`` from one lane: a scalar when every warp gets the same value."""
     if not isinstance(value, ndarray):
         return value
-    per_warp = value.reshape(-1, 32)[:, int(lane)]
+    per_warp = value.reshape(-1, 32)[:, int(lane) & 31]
     if len(per_warp) == 1:
         return per_warp[0].item() if value.dtype.kind in "iub" else per_warp[0]
     if (per_warp == per_warp[0]).all():
@@ -674,7 +759,7 @@ NAMESPACE: dict[str, Any] = {
     **{
         f.__name__: f
         for f in (
-            new_local, local_get, local_set, LocalPointer, storable, as_value, register_bits,
+            new_local, local_get, local_set, local_index, unwritten, divisor, LocalPointer, storable, as_value, register_bits,
             register_rows, register_value, map_word, map_pointer, copy, as_index, elect, warp_broadcast, leave, spin, ld_shared, st_shared,
             ld_global, st_global, ld_tensor, st_tensor, ld_generic, st_generic, u64_op, fdiv, bool_int, as_bool, as_row, fmin, fmax, math_fma,
         )

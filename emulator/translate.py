@@ -22,7 +22,7 @@ import numpy as np
 
 from emulator import lanes, packed_casts
 from emulator.checks.findings import SourceLocation
-from emulator.errors import EmulatorError, UnsupportedInstruction
+from emulator.errors import EmulatorError, LoweringError, UnsupportedInstruction
 from emulator.instructions import REGISTRY, Instruction, Mods
 from emulator.lowering import Lowered, Tree, fields_of, learner_location, tvm
 from emulator.machine.address import POOL_BASE
@@ -41,6 +41,7 @@ class Val:
     fresh: bool = True
     ref: LocalRefCode | None = None
     elem: str = ""  # element dtype of a pointer
+    span: tuple[int, int] | None = None  # of an index: least and greatest value, where known
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Scalar:
     region: int = 0
     elem: str = ""
     once: bool = False  # assigned exactly once, next to its declaration: as good as a Bind
+    unwritten: int = -1  # nothing has assigned it so far: the number of loops around its declaration
 
 
 @dataclass
@@ -73,7 +75,8 @@ class LocalArray:
     name: str
     words: int
     word: int
-    count: int
+    nbytes: int
+    label: str  # as the learner wrote it
     dtypes: set[str] = field(default_factory=set)
 
     def view(self, dtype: str) -> str:
@@ -234,6 +237,12 @@ def split_constant(e: Any) -> tuple[Any, int]:
     return e, 0
 
 
+def _role(code: str) -> str:
+    """Generated code as it stands in the role function, which has no threads but ``tid``."""
+    return re.sub(r"\bdivisor\(t(_\d+)?, ", "divisor(None, ", code.replace("t.tid", "tid"))
+
+
+_DIVISIONS = ("Div", "Mod", "FloorDiv", "FloorMod")
 _BINARY = {"Add": "+", "Sub": "-", "Mul": "*"}
 _COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 
@@ -303,6 +312,8 @@ class Translator:
         self.local_roots: dict[Any, Any] = {}
         self.local_word: dict[Any, int] = {}
         self.addressed: set[Any] = set()
+        self.pointed: set[Any] = set()  # local buffers that something may write through a pointer
+        self.ranges: dict[Any, tuple[int, int]] = {}  # of variables whose least and greatest value is known
         self.stores: dict[Any, int] = {}
         self.sibling_stores: set[Any] = set()
         self.aliases: dict[Any, list[Any]] = {}
@@ -397,6 +408,7 @@ class Translator:
             if kind == "BufferStore":
                 self.stores[node.buffer] = self.stores.get(node.buffer, 0) + 1
             elif kind == "Call":
+                self._note_pointers(node)
                 for load in self._destinations(node):
                     self.stores[load.source] = self.stores.get(load.source, 0) + 1
 
@@ -456,6 +468,21 @@ class Translator:
                     load.source for load in self._destinations(s.value) if load.source in declared
                 )
 
+    def _note_pointers(self, call: Any) -> None:
+        """Buffers that a call may write, or makes a pointer to."""
+        name = str(getattr(call.op, "name", ""))
+        if name in ("tirx.address_of", "tirx.buffer_data") or name.startswith(("tirx.ptx.", "tirx.cuda.")):
+            self.pointed.update(getattr(a, "source", a) for a in call.args)
+
+    def never_written(self, buffer: Any) -> bool:
+        """Whether nothing in the whole kernel writes a local buffer."""
+        return (
+            self.local_roots.get(buffer) is not None
+            and not self.stores.get(buffer)
+            and buffer not in self.pointed
+            and not self.aliases.get(buffer, True)
+        )
+
     def _note_addresses(self, call: Any) -> None:
         name = str(getattr(call.op, "name", ""))
         entry = REGISTRY.get(name)
@@ -504,6 +531,7 @@ class Translator:
 
     def assign(self, info: Scalar, value: Val) -> None:
         """Assign to a mutable local in the current mode."""
+        info.unwritten = -1
         code = value.code if value.fresh else f"copy({value.code})"
         if self.scalar is not None:
             if info.region != self.scalar.id:
@@ -596,24 +624,65 @@ class Translator:
 
     def x_Div(self, e: Any) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
-        op = f"fdiv({a.code}, {b.code})" if is_float(dtype) else f"truncdiv({a.code}, {b.code})"
+        op = f"fdiv({a.code}, {b.code})" if is_float(dtype) else f"truncdiv({a.code}, {self.divisor(e, b)})"
         return Val(op, dtype, max(a.kind, b.kind), a.lane or b.lane)
 
     def x_Mod(self, e: Any) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
-        return Val(f"truncmod({a.code}, {b.code})", dtype, max(a.kind, b.kind), a.lane or b.lane)
+        return Val(f"truncmod({a.code}, {self.divisor(e, b)})", dtype, max(a.kind, b.kind), a.lane or b.lane)
 
     def x_FloorDiv(self, e: Any) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
         # threadIdx.x // 32 no longer names a lane: it is the same in many
-        return Val(f"({a.code} // {b.code})", dtype, max(a.kind, b.kind))
+        return Val(f"({a.code} // {self.divisor(e, b)})", dtype, max(a.kind, b.kind))
+
+    def divisor(self, e: Any, b: Val) -> str:
+        """Code of the divisor of an integer division, checked at run time unless it cannot be zero."""
+        return b.code if is_float(b.dtype) or not self.may_be_zero(e.b) else f"divisor({self.t}, {b.code})"
+
+    def may_be_zero(self, e: Any) -> bool:
+        span = self.bounds(e)
+        return span is None or span[0] <= 0 <= span[1]
+
+    def bounds(self, e: Any) -> tuple[int, int] | None:
+        """Least and greatest value of an integer expression, where they are known at translation time."""
+        kind = type(e).__name__
+        if kind == "IntImm":
+            return int(e.value), int(e.value)
+        if kind == "Var":
+            return self.ranges.get(e)
+        if kind == "Cast" and str(e.ty) in ("int32", "int64", "uint32"):
+            span = self.bounds(e.value)
+            return span if span is not None and 0 <= span[0] and span[1] < 1 << 31 else None
+        if kind not in ("Add", "Sub", "Mul", "Min", "Max", *_DIVISIONS):
+            return None
+        b = self.bounds(e.b)
+        if kind == "FloorMod" and b is not None and b[0] == b[1] > 0:
+            a = self.bounds(e.a)
+            return a if a is not None and 0 <= a[0] and a[1] < b[0] else (0, b[0] - 1)
+        a = self.bounds(e.a)
+        if a is None or b is None:
+            return None
+        if kind in _DIVISIONS:
+            if a[0] < 0 or b[0] != b[1] or b[0] <= 0:
+                return None
+            return (a[0] // b[0], a[1] // b[0]) if kind in ("Div", "FloorDiv") else (0, b[0] - 1)
+        if kind == "Add":
+            return a[0] + b[0], a[1] + b[1]
+        if kind == "Sub":
+            return a[0] - b[1], a[1] - b[0]
+        if kind == "Mul":
+            products = [x * y for x in a for y in b]
+            return min(products), max(products)
+        pick = min if kind == "Min" else max
+        return pick(a[0], b[0]), pick(a[1], b[1])
 
     def x_FloorMod(self, e: Any) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
         lane = a.lane and (
             type(e.b).__name__ != "IntImm" or int(e.b.value) >= 16
         )  # threadIdx.x % 4: the same in many
-        return Val(f"({a.code} % {b.code})", dtype, max(a.kind, b.kind), lane)
+        return Val(f"({a.code} % {self.divisor(e, b)})", dtype, max(a.kind, b.kind), lane)
 
     def minmax(self, e: Any, name: str) -> Val:
         a, b, dtype = self.expr(e.a), self.expr(e.b), self.dtype_of(e)
@@ -634,8 +703,15 @@ class Translator:
     x_EQ = x_NE = x_LT = x_LE = x_GT = x_GE = compare
 
     def logical(self, e: Any) -> Val:
-        a, b = self.expr(e.a), self.expr(e.b)
+        a = self.expr(e.a)
         word = "and" if type(e).__name__ == "And" else "or"
+        if a.kind != U and self.may_fault(e.b):
+            cond = self.fresh_name("c")
+            self.emit(f"{cond} = {a.code}")
+            a = Val(cond, a.dtype, a.kind, a.lane)
+            b = self.guarded(cond if word == "and" else f"lnot({cond})", e.b)
+        else:
+            b = self.expr(e.b)
         kind = max(a.kind, b.kind)
         code = f"({a.code} {word} {b.code})" if kind == U else f"l{word}({a.code}, {b.code})"
         return Val(code, "bool", kind, a.lane or b.lane)
@@ -646,7 +722,19 @@ class Translator:
         a = self.expr(e.a)
         return Val(f"(not {a.code})" if a.kind == U else f"lnot({a.code})", "bool", a.kind, a.lane)
 
+    def may_fault(self, e: Any) -> bool:
+        """Whether evaluating an expression in a lane that does not need it could be reported."""
+        for n in self.walk(e):
+            kind = type(n).__name__
+            if kind in _DIVISIONS and self.may_be_zero(n.b) and not is_float(self.dtype_of(n)):
+                return True
+            if kind == "TensorLoad" and isinstance(self.env.get(n.source), (Scalar, LocalView)):
+                return True
+        return False
+
     def x_Select(self, e: Any) -> Val:
+        if self.scalar is None and (self.may_fault(e.true_value) or self.may_fault(e.false_value)):
+            return self.if_then_else(e, e.condition, e.true_value, e.false_value)
         c, a, b = self.expr(e.condition), self.expr(e.true_value), self.expr(e.false_value)
         kind = max(c.kind, a.kind, b.kind)
         code = (
@@ -711,6 +799,8 @@ class Translator:
         """C-style conversion."""
         if a.dtype == dtype:
             return a
+        if dtype.startswith("float") and not is_float(dtype):
+            raise self.unsupported(f"conversion to {dtype}")
         out = Val(a.code, dtype, a.kind, a.lane, True)
         if dtype == "bool":
             out.code = f"({a.code} != 0)"
@@ -741,7 +831,9 @@ class Translator:
         return out
 
     def x_Let(self, e: Any) -> Val:
-        value = self.expr(e.value)
+        value = self.index(e.value)
+        if value.span is not None:
+            self.ranges[e.var] = value.span
         name = self.fresh_name(str(e.var.name))
         self.emit(f"{name} = {value.code if value.fresh else f'copy({value.code})'}")
         region = self.scalar.id if self.scalar is not None else 0
@@ -797,13 +889,47 @@ class Translator:
         info = self.lookup(e.source)
         self.touch(e.source, info)
         if isinstance(info, Scalar):
-            return self.read(info)
+            return self.checked_scalar(info, e)
         if len(e.indices) != 1:
             raise self.unsupported(f"load from {e.source.name}", "index is not flat")
         if type(e.indices[0]).__name__ == "Ramp":
             return self.vector_load(e, info)
-        index = self.expr(e.indices[0])
-        return self.load(info, index)
+        index = self.index(e.indices[0])
+        return self.checked_read(self.load(info, index), e.source)
+
+    def index(self, e: Any) -> Val:
+        """An index, with what is known of its values."""
+        value = self.expr(e)
+        value.span = self.bounds(e)
+        return value
+
+    def checked_scalar(self, info: Scalar, e: Any) -> Val:
+        """A read of a one-element local."""
+        early = info.unwritten == len(self.loops)
+        value = self.checked_read(self.read(info), e.source, early)
+        if outside := self.scalar_index(e.source, e.indices):
+            value.code = f"({outside}, {value.code})[1]"
+        return value
+
+    def checked_read(self, value: Val, source: Any, early: bool = False) -> Val:
+        """A read of a local, reported when nothing can have written it."""
+        if early or self.never_written(source):
+            value.code = f"unwritten({self.t}, {value.code}, {str(source.name)!r})"
+        return value
+
+    def scalar_index(self, buffer: Any, indices: Any) -> str:
+        """Code that checks the index into a one-element local; "" where it is known to be 0."""
+        if len(indices) != 1 or buffer not in self.local_roots or self.bounds(indices[0]) == (0, 0):
+            return ""
+        return f"local_index({self.t}, {self.expr(indices[0]).code}, 1, {str(buffer.name)!r})"
+
+    def in_array(self, array: LocalArray, dtype: str, index: Val) -> Val:
+        """An index into a local array, checked at run time unless it is known to be inside."""
+        count = array.nbytes // itemsize(dtype)
+        if index.span is not None and 0 <= index.span[0] and index.span[1] < count:
+            return index
+        code = f"local_index({self.t}, {index.code}, {count}, {array.label!r})"
+        return Val(code, index.dtype, index.kind, index.lane)
 
     def load(self, info: Any, index: Val) -> Val:
         if isinstance(info, LocalView):
@@ -841,6 +967,7 @@ class Translator:
 
     def local_load(self, info: LocalView, index: Val) -> Val:
         dtype = info.dtype
+        index = self.in_array(info.array, dtype, index)
         if self.by_lane(index):
             code = f"local_get({info.array.view(dtype)}, {info.array.word // itemsize(dtype)}, {index.code})"
         else:
@@ -881,11 +1008,19 @@ class Translator:
         kind = U
         for k in range(n):
             index = Val(f"({base.code} + {k} * {stride.code})", "int32", base.kind, base.lane)
+            index.span = self.ramp_span(ramp, k)
             v = self.load(info, index)
             parts.append(v.code if v.fresh else f"copy({v.code})")
             kind = max(kind, v.kind)
         element = str(info.dtype)
         return Val(f"({', '.join(parts)},)", f"vec:{element}:{n}", kind)
+
+    def ramp_span(self, ramp: Any, k: int) -> tuple[int, int] | None:
+        """Least and greatest value of element ``k`` of a ramp."""
+        base, stride = self.bounds(ramp.base), self.bounds(ramp.stride)
+        if base is None or stride is None or stride[0] != stride[1]:
+            return None
+        return base[0] + k * stride[0], base[1] + k * stride[0]
 
     def x_Broadcast(self, e: Any) -> Val:
         v = self.expr(e.value)
@@ -917,6 +1052,7 @@ class Translator:
         code = value.code
         if not is_float(info.dtype) and info.dtype != "bool":
             code = f"storable({code}, {info.dtype!r})"
+        index = self.in_array(info.array, info.dtype, index)
         if self.by_lane(index):
             per = info.array.word // itemsize(info.dtype)
             self.emit(f"local_set({info.array.view(info.dtype)}, {per}, {index.code}, {code}, {self.mask})")
@@ -957,20 +1093,24 @@ class Translator:
         return Val(f"math_fma({a.code}, {b.code}, {c.code})", self.dtype_of(e), max(a.kind, b.kind, c.kind))
 
     def c_if_then_else(self, e: Any) -> Val:
-        c = self.expr(e.args[0])
+        return self.if_then_else(e, *e.args)
+
+    def if_then_else(self, e: Any, condition: Any, first: Any, second: Any) -> Val:
+        c = self.expr(condition)
         if c.kind == U:
-            a, b = self.expr(e.args[1]), self.expr(e.args[2])
+            a, b = self.expr(first), self.expr(second)
             kind = max(a.kind, b.kind)
             return Val(f"({a.code} if {c.code} else {b.code})", self.dtype_of(e), kind, a.lane or b.lane)
         cond = self.fresh_name("c")
         self.emit(f"{cond} = {c.code}")
-        a = self.guarded(cond, e.args[1])
-        b = self.guarded(f"lnot({cond})", e.args[2])
+        a = self.guarded(cond, first)
+        b = self.guarded(f"lnot({cond})", second)
         return Val(f"select({cond}, {a.code}, {b.code})", self.dtype_of(e), V, c.lane)
 
     def guarded(self, cond: str, e: Any) -> Val:
-        """An operand of ``if_then_else``: its memory loads run only in the lanes that take it."""
-        if self.scalar is not None or not any(type(n).__name__ == "TensorLoad" for n in self.walk(e)):
+        """An operand of ``if_then_else``: its loads and divisions run only in the lanes that take it."""
+        kinds = ("TensorLoad", *_DIVISIONS)
+        if self.scalar is not None or not any(type(n).__name__ in kinds for n in self.walk(e)):
             return self.expr(e)
         saved_t, saved_mask = self.t, self.mask
         name = self.fresh_name("tq")
@@ -1108,11 +1248,13 @@ class Translator:
     c_handle_add_byte_offset = c_ptr_byte_offset
 
     def c_tvm_warp_shuffle(self, e: Any) -> Val:
-        value, src = self.expr(e.args[1]), self.expr(e.args[2])
+        value, src, width = (self.expr(a) for a in e.args[1:4])
         if self.scalar is not None:
             raise self.unsupported("tvm_warp_shuffle", "inside a branch taken by single lanes")
-        if value.kind == U:
+        if value.kind == U and width.code == "32":
             return value
+        if src.kind != U or width.code != "32":
+            return self.call_instruction(e, REGISTRY["tirx.cuda.__shfl_sync"])
         return Val(f"warp_broadcast({value.code}, {src.code})", value.dtype, W)
 
     def c_likely(self, e: Any) -> Val:
@@ -1226,7 +1368,7 @@ class Translator:
         array.dtypes.add("raw")
         lane = self.scalar.lane if self.scalar is not None else "None"
         mask = self.mask if self.scalar is None else None
-        return f"LocalPointer({array.name}_raw, ({a.ref.index}) * {itemsize(a.ref.dtype)}, {lane}, {mask})"
+        return f"LocalPointer({array.name}_raw, ({a.ref.index}) * {itemsize(a.ref.dtype)}, {lane}, {mask}, {array.nbytes}, {array.label!r})"
 
     # ------------------------------------------------------------------------------------------ instructions
 
@@ -1482,12 +1624,22 @@ class Translator:
                 return None
             if base is not None and not same_expression(base, other):
                 return None
+        count = info.array.nbytes // 4
         if base is None:
-            return info, f"{offset}:{offset + len(group)}"
-        first = self.expr(base)
+            inside = 0 <= offset <= count - len(group)
+            return (info, f"{offset}:{offset + len(group)}") if inside else None
+        first = self.index(base)
         if first.kind != U and self.scalar is None:
             return None
-        return info, f"{first.code} + {offset}:{first.code} + {offset + len(group)}"
+        span = first.span
+        if span is not None and 0 <= span[0] + offset and span[1] + offset + len(group) <= count:
+            return info, f"{first.code} + {offset}:{first.code} + {offset + len(group)}"
+        start = self.fresh_name("first")
+        label = info.array.label
+        self.emit(f"{start} = {first.code} + {offset}")
+        self.emit(f"local_index({self.t}, {start}, {count}, {label!r})")
+        self.emit(f"local_index({self.t}, {start} + {len(group) - 1}, {count}, {label!r})")
+        return info, f"{start}:{start} + {len(group)}"
 
     def group_in_place(self, entry: Instruction, group: list[Any]) -> str:
         """The storage of a register group that an instruction changes when it completes."""
@@ -1552,9 +1704,11 @@ class Translator:
         if isinstance(info, Scalar):
             if self.touched and info.dtype in ("handle", "uint64"):
                 self.derived[info.name] = dict(self.touched)
+            if type(load).__name__ != "Var" and (outside := self.scalar_index(load.source, load.indices)):
+                self.emit(outside)
             self.assign(info, value)
             return
-        index = self.expr(load.indices[0]) if type(load).__name__ != "Var" else Val("0", "int32")
+        index = self.index(load.indices[0]) if type(load).__name__ != "Var" else Val("0", "int32")
         if isinstance(info, LocalView):
             self.local_store(info, index, value)
             return
@@ -1615,6 +1769,8 @@ class Translator:
         if str(s.attr_key) == "thread_extent":
             self.launch_variable(s.node)
             extent = getattr(s.value, "value", 32)
+            if str(s.node.thread_tag) == "threadIdx.x":
+                self.ranges[s.node.var] = (0, (int(extent) + 31) // 32 * 32 - 1)  # missing threads, too
             if str(s.node.thread_tag) == "threadIdx.x" and int(extent) % 32:
                 # the last warp is not full: its missing threads take no part in anything
                 self.masked_region(
@@ -1651,7 +1807,9 @@ class Translator:
         self.env[var] = Scalar(name, "int32", U)
 
     def s_Bind(self, s: Any) -> None:
-        value = self.expr(s.value)
+        value = self.index(s.value)
+        if value.span is not None:
+            self.ranges[s.var] = value.span
         name = self.fresh_name(str(s.var.name))
         if value.ref is not None:
             self.env[s.var] = LocalView(value.ref.array, value.ref.dtype)
@@ -1677,7 +1835,7 @@ class Translator:
         import ast
 
         try:
-            tree = ast.parse(code.replace("t.tid", "tid"), mode="eval")
+            tree = ast.parse(_role(code), mode="eval")
         except SyntaxError:
             return False
         allowed = {
@@ -1693,6 +1851,7 @@ class Translator:
             "tid",
             "truncdiv",
             "truncmod",
+            "divisor",
             "shl",
             "shr",
         }
@@ -1711,6 +1870,10 @@ class Translator:
             return
         count = 1
         for extent in ty.shape:
+            if type(extent).__name__ != "IntImm" or int(extent.value) < 0:
+                raise LoweringError(
+                    f"`{buffer.name}` has the extent {extent}: no constant of at least 0", self.location
+                )
             count *= int(extent.value)
         if scope == "shared":
             align = max(16, itemsize(dtype))
@@ -1731,12 +1894,21 @@ class Translator:
             self.emit(f"{name} = {poison}")
             once = self.stores.get(buffer, 0) == 1 and buffer in self.sibling_stores
             self.env[buffer] = Scalar(
-                name, dtype, U if self.scalar else V, False, self.depth, region, once=once
+                name,
+                dtype,
+                U if self.scalar else V,
+                False,
+                self.depth,
+                region,
+                once=once,
+                unwritten=len(self.loops),
             )
             return
+        if dtype not in lanes.STORED:
+            raise self.unsupported(f"local array of {dtype}")
         word = self.local_word[buffer]
         words = (count * itemsize(dtype) + word - 1) // word
-        array = LocalArray(name, words, word, count)
+        array = LocalArray(name, words, word, count * itemsize(dtype), str(buffer.name))
         self.emit(f"@local {name}")
         self.env[buffer] = LocalView(array, dtype)
         self.lines[-1] = (self.indent, f"@local {name}", self.site)
@@ -1790,6 +1962,8 @@ class Translator:
         self.touched = {}
         self.touch(s.buffer, info)
         if isinstance(info, Scalar):
+            if outside := self.scalar_index(s.buffer, s.indices):
+                self.emit(outside)
             self.assign(info, value)
             return
         if type(s.indices[0]).__name__ == "Ramp":
@@ -1801,9 +1975,10 @@ class Translator:
             element = value.dtype.split(":")[1] if value.dtype.startswith("vec:") else value.dtype
             for k in range(n):
                 index = Val(f"({base.code} + {k} * {stride.code})", "int32", base.kind, base.lane)
+                index.span = self.ramp_span(ramp, k)
                 self.store(info, index, Val(f"{vec}[{k}]", element, value.kind))
             return
-        self.store(info, self.expr(s.indices[0]), value)
+        self.store(info, self.index(s.indices[0]), value)
 
     def s_Evaluate(self, s: Any) -> None:
         value = s.value
@@ -1910,6 +2085,9 @@ class Translator:
         name = self.fresh_name(str(s.loop_var.name))
         region = self.scalar.id if self.scalar is not None else 0
         dtype = self.dtype_of(s.loop_var)
+        least, rounds = self.bounds(s.min), self.bounds(s.extent)
+        if least is not None and rounds is not None and s.step is None:
+            self.ranges[s.loop_var] = (least[0], max(least[0], least[1] + rounds[1] - 1))
         step = "1" if s.step is None else self.expr(s.step).code
         if self.scalar is not None or max(lo.kind, extent.kind) == U:
             if lo.code == "0" and step == "1":
@@ -2184,7 +2362,7 @@ class Translator:
 
     def note_role(self, c: Val, s: Any) -> str:
         """Remember a condition that may send warps to different barriers; its code when it is a pure one, else ""."""
-        code = c.code.replace("t.tid", "tid")
+        code = _role(c.code)
         if "elect(" in code or not self.pure_role(code):
             return ""
         if self.blocks(s) or self.leaves(s):
@@ -2374,7 +2552,7 @@ class Translator:
         text = keys
         for name, code in reversed(self.role_lines):
             if re.search(rf"\b{name}\b", text):
-                body.insert(0, f"    {name} = {code.replace('t.tid', 'tid')}")
+                body.insert(0, f"    {name} = {_role(code)}")
                 text += " " + code
         lines = ["def role_key(tid, block_idx, cluster_idx, args):"]
         if params:

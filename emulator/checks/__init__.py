@@ -35,6 +35,7 @@ proxy.missing-fence                    race      async read of generic-proxy wri
 proxy.fence-by-another-thread          lint      the fence is on the path, but not in the writing thread
 uninitialised.smem                     error     SMEM is read that nothing has written (*)
 uninitialised.tmem                     error     TMEM is read or accumulated into that nothing has written
+uninitialised.local                    error     a local is read that nothing has written
 tcgen05.missing-wait-ld                lint      tcgen05.ld results or TMEM reuse without tcgen05.wait::ld
 tcgen05.missing-wait-st                lint      a warp reuses what it stored without tcgen05.wait::st
 tcgen05.missing-fence                  lint      no tcgen05.fence::before/after_thread_sync around a thread sync
@@ -68,6 +69,7 @@ cluster.other-barrier                  error     a copy signals another CTA's mb
 cluster.bad-rank                       error     mapa or an address with a rank that the cluster does not have
 warp.divergent                         error     .sync.aligned is executed by only part of a warp
 warp.not-a-member                      error     a thread is not in the member mask of its own warp instruction
+warp.bad-width                         error     a shuffle whose width is not a power of two up to 32
 deadlock                               error     nothing can run any more: one finding per wait, causes first
 smem.out-of-bounds                     error     address outside the CTA's shared memory
 smem.outside-view                      error     address inside the allocation but outside the declared buffer
@@ -77,6 +79,7 @@ smem.mixed-ranks                       error     lanes of one access reach SMEM 
 gmem.out-of-bounds                     error     address outside a tensor
 gmem.illegal-address                   error     address outside every tensor
 gmem.misaligned                        error     global address that is not aligned to the access
+local.out-of-bounds                    error     an index outside a local array
 local.misaligned                       error     a pointer to registers that crosses a word
 tma.bad-box                            error     a tensor map or box that breaks a rule of tensor maps
 tma.bad-coordinates                    error     coordinates that the copy may not have
@@ -112,6 +115,7 @@ clc.bad-response                       error     query of bytes that are no resp
 clc.misaligned                         error     response of try_cancel at an address not a multiple of 16
 clc.not-canceled                       error     first CTA id of a response that got no cluster
 assert.failed                          error     an assertion of the kernel failed
+arithmetic.division-by-zero            error     an integer is divided by 0
 smem.bank-conflict                     lint      lanes of an access want different words of one bank
 gmem.uncoalesced                       lint      an access touches more sectors than its bytes need
 =====================================  ========  ========================================================================

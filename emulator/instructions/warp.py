@@ -137,7 +137,15 @@ def _cuda_shuffle(mode: str) -> Callable[..., Any]:
         width: Value = 32,
         warp_size: Value = 32,
     ) -> Value:
-        control = (32 - int(np.asarray(width).flat[0])) << 8 | (0 if mode == "up" else 31)
+        segment = int(np.asarray(width).flat[0])
+        if segment not in (1, 2, 4, 8, 16, 32):
+            raise DeviceFault(
+                "warp.bad-width",
+                f"a shuffle with width {segment}",
+                "the width is a power of two from 1 to 32",
+                site=t.site,
+            )
+        control = (32 - segment) << 8 | (0 if mode == "up" else 31)
         return shuffle(t, value, mode, operand, control)[0]
 
     return fn
