@@ -912,8 +912,8 @@ class Translator:
         return value
 
     def checked_read(self, value: Val, source: Any, early: bool = False) -> Val:
-        """A read of a local, reported when nothing can have written it."""
-        if early or self.never_written(source):
+        """A read of a local; of an integer that nothing can have written it is reported."""
+        if not is_float(value.dtype) and (early or self.never_written(source)):  # floats start as NaN
             value.code = f"unwritten({self.t}, {value.code}, {str(source.name)!r})"
         return value
 

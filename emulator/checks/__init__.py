@@ -35,7 +35,7 @@ proxy.missing-fence                    race      async read of generic-proxy wri
 proxy.fence-by-another-thread          lint      the fence is on the path, but not in the writing thread
 uninitialised.smem                     error     SMEM is read that nothing has written (*)
 uninitialised.tmem                     error     TMEM is read or accumulated into that nothing has written
-uninitialised.local                    error     a local is read that nothing has written
+uninitialised.local                    error     an integer local is read that nothing has written
 tcgen05.missing-wait-ld                lint      tcgen05.ld results or TMEM reuse without tcgen05.wait::ld
 tcgen05.missing-wait-st                lint      a warp reuses what it stored without tcgen05.wait::st
 tcgen05.missing-fence                  lint      no tcgen05.fence::before/after_thread_sync around a thread sync

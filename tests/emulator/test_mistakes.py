@@ -118,6 +118,7 @@ RIGHT = {
     "guarded by or": "if A[thread] == 0 or 5 // A[thread] > 1:\n    D[thread] = 1",
     "divided under a branch": "if thread > 0:\n    D[thread] = 5 // thread",
     "never read": "y = T.alloc_local((1,), 'int32')\nif A[thread] != 0:\n    D[thread] = y[0]",
+    "a float that may be anything": "y = T.alloc_local((1,), 'float32')\nA_float = y[0]\nD[thread] = 1",
     "written in a loop": (
         "y = T.alloc_local((1,), 'int32')\nfor i in T.serial(3):\n    if i > 0:\n        D[thread] = y[0]\n    y[0] = i"
     ),
