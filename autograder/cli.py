@@ -18,6 +18,7 @@ from autograder.errors import (
     EXIT_USAGE,
     AutogradeError,
     UsageError,
+    did_you_mean,
 )
 from autograder.files import check_target, write_text
 from autograder.learner import learner_submission
@@ -55,6 +56,9 @@ class _Main(click.Group):
         plain = args[:1] == ["--plain"] and args != ["--plain"]
         args = args[1:] if plain else args
         if args and args != ["--plain"] and args[0] not in self.commands and args[0] not in own:
+            if len(args) > 1 and args[0].isalpha() and args[0] != "all" and not args[1].startswith("-"):
+                guess = did_you_mean(args[0], [name for name in self.commands if name != "grade"])
+                raise UsageError(f"there is no command '{args[0]}'{guess}")
             args = ["grade", *args]
         if plain and args and any("--plain" in o.opts for o in self._options(args[0])):
             args = [args[0], "--plain", *args[1:]]

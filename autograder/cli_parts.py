@@ -41,7 +41,14 @@ def open_course(folder: Path | None) -> tuple[Path, Course]:
 
 
 def find_exercise(course: Course, spelled: str) -> Exercise:
-    """The exercise, or an error that also considers a mistyped command."""
+    """The exercise, or an error that also considers a mistyped command, and a path."""
+    if Path(spelled).suffix.lower() in (".ipynb", ".py"):
+        known = [e.id for e in course.exercises if e.id in (*Path(spelled).parts, Path(spelled).stem)]
+        name = known[0] if known else "EXERCISE"
+        raise UsageError(
+            f"{spelled} is a file: `autograde {name}` grades your notebook, and"
+            f" `autograde {name} --file {spelled}` this file"
+        )
     try:
         return course.find(spelled)
     except UsageError:

@@ -762,13 +762,14 @@ class Course(_Strict):
         return self
 
     def find(self, spelled: str) -> Exercise:
-        """The exercise called `exercise_05`, `05` or `5`.
+        """The exercise called `exercise_05`, `exercise_5`, `05` or `5`.
 
         Raises:
             UsageError: there is none; names the nearest.
         """
         text = spelled.strip().lower().replace("-", "_")
-        number = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
+        spelled_number = re.fullmatch(r"(?:exercise_?)?([0-9]{1,3})", text)
+        number = int(spelled_number[1]) if spelled_number else None
         for exercise in self.exercises:
             if text == exercise.id or number == exercise.number:
                 return exercise

@@ -318,6 +318,8 @@ class Diagnosis:
                 )
             case "launch":
                 return yours(f"the launch is refused: {message}", "", where)
+            case "unfinished":
+                return yours(message, "", where)
             case "unsupported":
                 return graders(message, "another instruction may do the same; please report this one", where)
         fix = "please report this kernel; another way to write that line may work" if where else ""

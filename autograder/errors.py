@@ -18,6 +18,12 @@ class UsageError(AutogradeError):
     """The command was called with something that does not exist or cannot be read."""
 
 
+class UnfinishedError(AutogradeError):
+    """The kernel hangs or is stopped by a fault, so that it has no time."""
+
+    exit_code = EXIT_POINTS_LOST
+
+
 class CourseError(AutogradeError):
     """course.yaml is missing or says something that cannot be right."""
 

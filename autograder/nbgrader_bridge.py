@@ -79,6 +79,29 @@ def _check(exercise: str | None, group: str | None, quick: bool, seed: int | Non
     root = _course_root()
     course = load_course(root)
     spec = course.find(exercise or current_exercise(course))
+    return _with_warning(_check_of(root, spec, group, quick, seed), _strange_place(course, spec))
+
+
+def _strange_place(course: Course, spec: Exercise) -> str:
+    """A warning where the running notebook is another exercise's."""
+    try:
+        here = current_exercise(course)
+    except UsageError:
+        return ""
+    return "" if here == spec.id else f"this notebook is {here}'s, and this is a grade of {spec.id}"
+
+
+def _with_warning(score: Score, warning: str) -> Score:
+    from autograder.report.html import notice
+
+    if not warning:
+        return score
+    message = f"{warning}: {score.message}" if score.message else ""
+    html, text = notice(warning) + score._repr_html_(), f"{warning}\n{score}"
+    return Score(score.points, html, text, score.report, message)
+
+
+def _check_of(root: Path, spec: Exercise, group: str | None, quick: bool, seed: int | None) -> Score:
     ids = [c.id for c in spec.checks]
     if group is not None and group not in ids:
         return _nothing(f"{spec.id} has no check '{group}'; it has {', '.join(ids)}")

@@ -15,7 +15,7 @@ from typing import Any
 from autograder.checks import Outcome
 from autograder.course import MODELLED, Builder, Exercise, Limits, too_large
 from autograder.diagnosis import Diagnosis, Stopped
-from autograder.errors import UsageError, did_you_mean
+from autograder.errors import UnfinishedError, UsageError, did_you_mean
 from autograder.grade import Session, ask, lower
 from autograder.report.model import RoofPoint
 from autograder.roofline import roof
@@ -106,6 +106,7 @@ def timeline(
 
     Raises:
         UsageError: the kernel does not build, lower or run; the message is the diagnosis, in one line.
+        UnfinishedError: it hangs or is stopped by a fault; the line names the wait.
     """
     large = too_large(exercise, limits)
     if large:
@@ -118,6 +119,7 @@ def timeline(
             f"{submission.name}: {exercise.builder.name} is still the released stub; there is nothing to time"
         )
     diagnosis = Diagnosis(exercise, submission, limits)
+    answer = None
     session = Session(Outcome(diagnosis), seed=0, quick=True)
     try:
         with Pump(choose("auto")) as pump:
@@ -133,6 +135,9 @@ def timeline(
     except Stopped as stopped:
         failure = stopped.failure
         where = f" ({failure.location.spell()})" if failure.location else ""
+        if answer is not None and answer.header.get("kind") == "unfinished":
+            see = f"; `autograde {exercise.id}` says why"
+            raise UnfinishedError(f"{submission.name}: {failure.message}{where}{see}") from None
         fix = f"; {failure.fix}" if failure.fix else ""
         raise UsageError(f"{submission.name}: {failure.message}{where}{fix}") from None
     data = json.loads(answer.raw)

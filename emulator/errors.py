@@ -40,6 +40,10 @@ class LaunchError(EmulatorError):
     """The launch is illegal: wrong tensors, too much shared memory, too many threads, a bad tensor map."""
 
 
+class Unfinished(EmulatorError):
+    """A launch that was recorded for the timing model hung, or was stopped by a fault: it has no time."""
+
+
 class DeviceFault(EmulatorError):
     """The kernel did something that stops a real GPU (illegal address, illegal instruction operand).
 

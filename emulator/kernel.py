@@ -218,10 +218,11 @@ class Kernel:
             log.findings, counters, time.perf_counter() - start, self.arch, schedule, seed, tuple(accesses)
         )
 
-    def record(self, *tensors: Any, recorder: Any, clusters: Sequence[int] | None = None) -> None:
+    def record(self, *tensors: Any, recorder: Any, clusters: Sequence[int] | None = None) -> Finding | None:
         """Run (some clusters of) the kernel for the timing model: each strand's events go to ``recorder``.
 
-        Findings are not looked for and outputs are not meaningful; the run is `eager`, so that nothing waits.
+        Outputs are not meaningful; the run is `eager`, so that nothing waits. Findings are not looked for, but a hang or a
+        fault that ended the launch is returned.
 
         Args:
             recorder: a :class:`emulator.timing.record.Recorder`.
@@ -244,6 +245,7 @@ class Kernel:
                 recorder=recorder,
                 clusters=clusters,
             )
+        return next((f for f in log.findings if f.code == "deadlock" or f.data.get("stops_kernel")), None)
 
     _backup: list[Any] = field(default_factory=list)
 

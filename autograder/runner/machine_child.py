@@ -199,11 +199,15 @@ def _model(
     import numpy as np
 
     from autograder.runner.oracle_child import numpy_dtype
+    from emulator.errors import Unfinished
     from emulator.timing.model import model
 
     arrays = [np.zeros(t["shape"], numpy_dtype(t["dtype"])) for t in tensors]
     try:
         found = model(kernel, arrays, clock_ghz=request["clock_ghz"], intervals=request["intervals"])
+    except Unfinished as error:
+        _answer(out, {"stage": "refused", **_describe(emulator, error), "kind": "unfinished"})
+        return
     except (emulator.EmulatorError, MemoryError) as error:
         _answer(out, {"stage": "refused", **_describe(emulator, error)})
         return

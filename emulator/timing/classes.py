@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from emulator.errors import Unfinished
 from emulator.timing.probe import probe, probed
 from emulator.timing.record import ClusterTrace, Recorder
 
@@ -67,12 +68,13 @@ def sample(kernel: Kernel, tensors: Sequence[Any], order: bool = True) -> Grid:
 
     Raises:
         ValueError: the kernel launches nothing, or does nothing that takes time.
+        Unfinished: it hangs, or a fault ends it.
     """
     launch = kernel._static_launch()
     alone = not any(op.instruction.startswith(_TOGETHER) for op in kernel.operations)
     if launch is None or not alone:
         recorder = Recorder(dry=True)
-        kernel.record(*tensors, recorder=recorder)
+        _record(kernel, tensors, recorder)
         every = [recorder.clusters[i] for i in sorted(recorder.clusters)]
         if not every:
             raise ValueError("the kernel did nothing that could be timed")
@@ -85,7 +87,7 @@ def sample(kernel: Kernel, tensors: Sequence[Any], order: bool = True) -> Grid:
     def trace(index: int) -> ClusterTrace:
         if index not in known:
             recorder = Recorder(dry=True)
-            kernel.record(*tensors, recorder=recorder, clusters=[index])
+            _record(kernel, tensors, recorder, [index])
             known[index] = recorder.clusters.get(index) or ClusterTrace(index, 0)
         return known[index]
 
@@ -105,6 +107,16 @@ def sample(kernel: Kernel, tensors: Sequence[Any], order: bool = True) -> Grid:
     if len(found) == clusters:
         grid.probes = found
     return grid
+
+
+def _record(
+    kernel: Kernel, tensors: Sequence[Any], recorder: Recorder, clusters: Sequence[int] | None = None
+) -> None:
+    """Raises Unfinished: what was recorded of a launch that hung is not what the kernel does."""
+    stopped = kernel.record(*tensors, recorder=recorder, clusters=clusters)
+    if stopped is not None:
+        where = stopped.locations[0] if stopped.locations else None
+        raise Unfinished(f"the kernel does not run to its end: {stopped.message}", where)
 
 
 def _probes(

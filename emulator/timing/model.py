@@ -77,6 +77,7 @@ def model(
 
     Raises:
         ValueError: no parameters for that architecture, or the kernel launches nothing.
+        Unfinished: the launch hangs, or a fault ends it.
     """
     p = load(device or kernel.arch)
     if clock_ghz is not None:

@@ -45,7 +45,9 @@ def test_exercise_05_is_worth_100_points(exercise: Exercise) -> None:
     assert exercise.shape(exercise.tensors[2]) == (128, 128)
 
 
-@pytest.mark.parametrize("spelled", ["exercise_05", "05", "5", "EXERCISE_05", "exercise-05", " 5 "])
+@pytest.mark.parametrize(
+    "spelled", ["exercise_05", "05", "5", "EXERCISE_05", "exercise-05", " 5 ", "exercise_5"]
+)
 def test_spellings_of_an_exercise(course: Course, spelled: str) -> None:
     assert course.find(spelled).id == "exercise_05"
 

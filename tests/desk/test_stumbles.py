@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autograder import progress
+import pytest
+
+from autograder import check, progress
 
 ANSWERS = "answers = {'q1': 32768, 'q2': 4, 'q3': 0, 'q4': 6}\n"
 
@@ -55,3 +57,27 @@ def test_after_a_wrong_prediction_alone_the_next_step_is_to_answer_it(
     fill_in(solution, ANSWERS.replace("32768", "1").replace("'q4': 6", "'q4': None"))
     result = autograde("5", "--quick")
     assert "next: answer q1 and q4" in result.out and "autograde hint" not in result.out
+
+
+def test_a_kernel_that_hangs_has_no_timeline(
+    autograde: Any, fill_in: Callable[..., Path], solution: str
+) -> None:
+    fill_in(solution.replace("mma_done.ptr_to([0]), T.uint32(1))", "mma_done.ptr_to([0]), T.uint32(2))"))
+    result = autograde("timeline", "5")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.count("\n") == 1 and "does not run to its end" in result.err
+    assert "mma_done" in result.err and "T.cuda.mbarrier_wait(" in result.err
+
+
+def test_a_check_of_another_exercise_says_where_it_stands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder / "exercises" / "exercise_05")
+    text = (folder / "course.yaml").read_text(encoding="utf-8")
+    block = (Path(__file__).resolve().parents[2] / "course.yaml").read_text(encoding="utf-8")
+    other = block[block.index("  - id: exercise_02\n") : block.index("  - id: exercise_03\n")]
+    (folder / "course.yaml").write_text(text + other, encoding="utf-8")
+    score = check("exercise_02")
+    assert str(score).startswith("this notebook is exercise_05's, and this is a grade of exercise_02")
+    assert "this notebook is exercise_05" in score._repr_html_()
+    assert "this notebook is" not in str(check("exercise_5"))
