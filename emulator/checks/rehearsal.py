@@ -34,6 +34,7 @@ class Stuck:
     Attributes:
         strands: they. wait: what the first of them waits for.
         holders: waits that must return first, by what a rehearsal or the barrier itself shows.
+        freed_by: those of them whose release ended this wait in a rehearsal.
         holds_itself: what it waits for comes when it goes on.
         signals: statements that arrived at its mbarrier in a rehearsal.
         overtaken: the phase it waits for is over, and so is the next one.
@@ -43,6 +44,7 @@ class Stuck:
     strands: list[Strand]
     wait: Any
     holders: list[Stuck] = field(default_factory=list)
+    freed_by: list[Stuck] = field(default_factory=list)
     holds_itself: bool = False
     signals: list[int] = field(default_factory=list)
     released: bool = False
@@ -73,21 +75,30 @@ class Stuck:
         """It only waits for somebody else who waits, and who does not wait for it in turn.
 
         When warps meet at a barrier that others do not reach because they wait for what comes after it, the
-        barrier stands in the wrong place.
+        barrier stands in the wrong place. A named barrier where a role hands something on is part of the circle.
         """
         if self.overtaken:
             return False
-        if self.kind == "mbarrier.wait" and any(holder.kind == "bar.sync" for holder in self.holders):
+        if self.freed_by and self not in _closure(self, "freed_by"):
+            return True
+        if self.kind == "mbarrier.wait" and any(
+            holder.kind == "bar.sync" and (not holder.wait.barrier.index or holder in self.freed_by)
+            for holder in self.holders
+        ):
             return True
         return bool(self.holders) and self not in all_holders(self)
 
 
 def all_holders(stuck: Stuck) -> list[Stuck]:
-    """Those that hold it up, directly or through others; nearest first."""
+    """Those that hold it up, directly or through others: first those that a rehearsal showed, nearest first."""
+    return list(dict.fromkeys(_closure(stuck, "freed_by") + _closure(stuck, "holders")))
+
+
+def _closure(stuck: Stuck, edges: str) -> list[Stuck]:
     found: list[Stuck] = []
     todo = [stuck]
     while todo:
-        for holder in todo.pop(0).holders:
+        for holder in getattr(todo.pop(0), edges):
             if holder not in found:
                 found.append(holder)
                 todo.append(holder)
@@ -108,13 +119,31 @@ def rehearse(machine: Machine, waits: list[Stuck]) -> None:
 
 def _order(stuck: Stuck) -> tuple[int, int]:
     """Barriers of warps first, whose holders are known; then what is likely a cause: a wait that was overtaken, or
-    whose signals went to another CTA, or whose phase has seen a part of its arrivals, or that nobody ever signalled; then what few warps wait for."""
+    whose signals went to another CTA, or whose phase has seen a part of its arrivals, or that nobody ever signalled; then what few warps wait for.
+
+    A named barrier at which roles hand something on comes behind a phase that has begun: it may only wait for a role that
+    waits for that phase.
+    """
     if stuck.kind == "bar.sync":
-        return 0, len(stuck.strands)
+        return 3 if _hands_on(stuck) else 0, len(stuck.strands)
     barrier = getattr(stuck.wait, "barrier", None) if stuck.kind == "mbarrier.wait" else None
-    begun = barrier is not None and barrier.pending != barrier.expected and not stuck.holders
+    begun = (
+        barrier is not None
+        and barrier.pending != barrier.expected
+        and all(_hands_on(holder) for holder in stuck.holders)
+    )
     unused = barrier is not None and barrier.generation == 0 and barrier.pending == barrier.expected
-    return 1 if stuck.overtaken or stuck.astray else 2 if begun else 3 if unused else 4, len(stuck.strands)
+    likely = 1 if stuck.overtaken or stuck.astray else 2 if begun else 4 if unused else 5
+    return likely, len(stuck.strands)
+
+
+def _hands_on(stuck: Stuck) -> bool:
+    """It waits at a named barrier for warps of which some wait at an mbarrier."""
+    return (
+        stuck.kind == "bar.sync"
+        and stuck.wait.barrier.index != 0
+        and any(holder.kind == "mbarrier.wait" for holder in stuck.holders)
+    )
 
 
 def _missing(machine: Machine, stuck: Stuck) -> set[Strand]:
@@ -242,7 +271,9 @@ def _release(machine: Machine, group: list[Stuck], waits: list[Stuck]) -> None:
                 signalled = {a.warp for a in history}
                 came = [m for m in group if any(signalled & set(s.threads.warps) for s in m.strands)]
                 credited = came or group
-            other.holders += [m for m in credited if m is not other and m not in other.holders]
+            credited = [m for m in credited if m is not other]
+            other.freed_by += [m for m in credited if m not in other.freed_by]
+            other.holders += [m for m in credited if m not in other.holders]
 
 
 def _step_through(machine: Machine, stuck: Stuck) -> bool:
