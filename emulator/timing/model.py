@@ -76,7 +76,7 @@ def model(
         device: architecture whose parameters to use; None: the one the kernel was compiled for.
 
     Raises:
-        ValueError: no parameters for that architecture, or the kernel launches nothing.
+        ValueError: no parameters for that architecture, the kernel launches nothing, or it waits for what is not simulated.
         Unfinished: the launch hangs, or a fault ends it.
     """
     p = load(device or kernel.arch)
@@ -110,6 +110,12 @@ def _time(
     longest = max((t for t, _ in classes), key=lambda t: t.size)
     queue = _Queue(seen, nodes)
     simulated, cycles = _node(p, memory, longest, mine, resident, intervals, queue)
+    if simulated.unfinished:
+        count = simulated.unfinished
+        raise ValueError(
+            f"this kernel cannot be modelled: {count} warp{'s wait' if count > 1 else ' waits'} for something that the"
+            " model does not simulate"
+        )
     if len(classes) > 1 and mine > 1:
         cycles = _makespan(p, memory, grid, nodes, resident, queue)
     microseconds = cycles / p.clock_ghz / 1e3 + p.launch_us

@@ -19,7 +19,7 @@ from emulator.timing.parameters import Parameters, load
 from emulator.timing.probe import probe, probed
 from emulator.timing.record import ClusterTrace, Event, Recorder, StrandTrace
 from emulator.timing.simulate import Memory, Node
-from kernels import gemm_ladder
+from kernels import gemm_ladder, instruction_kernels
 from kernels.triangular_gemm import triangular_gemm
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -163,7 +163,7 @@ def test_the_sentence_names_the_barrier_and_the_remedy(steps: dict[int, Modelled
     )
     assert "for loaded, which TMA completes: load further ahead" in steps[4].bottleneck
     assert "for full[], which TMA completes" in steps[6].bottleneck
-    assert steps[8].bottleneck.startswith("The tensor core works 9")
+    assert steps[8].bottleneck.startswith("The tensor core works ")
     for found in steps.values():
         assert all(0 <= share <= 1 for _, _, share in found.stalls)
 
@@ -362,3 +362,10 @@ def test_the_triangular_kernel_is_right(triangular: tuple[emulator.Kernel, list[
     run = emulator.compile(triangular_gemm(256)).run(a, b, d)
     assert not run.findings
     np.testing.assert_allclose(d, a.astype(np.float32) @ b.astype(np.float32).T, atol=0.05, rtol=2e-3)
+
+
+def test_what_waits_for_ever_in_the_model_has_no_time() -> None:
+    """Cluster launch control is not simulated: no number is better than a wrong one."""
+    kernel = emulator.compile(instruction_kernels.work_stealing(400), "sm_100a")
+    with pytest.raises(ValueError, match=r"cannot be modelled: \d+ warps? waits? for"):
+        model(kernel, [np.zeros((400, 2), np.int32)])
