@@ -374,12 +374,14 @@ class Timing(_Strict):
     `builder` names the kernel (the first one where it is left out). The names of references and oracles are those of
     `autograder/runner/backends/torch_bench.py`. `tiers` has one entry per device: B200 and H200 for measured times, modelled
     for the time that the emulator computes for a B200. That one has no library to compare with, only the roofline: a
-    modelled time is never set against a measured one.
+    modelled time is never set against a measured one. `bytes_loaded`: what all loads together move at least, where that is more
+    than each input once; a kernel that loads less at this size gets no modelled time.
     """
 
     builder: Name | None = None
     params: dict[Name, Annotated[int, Field(ge=0, strict=True)]]
     reference: Literal["add", "attention", "copy", "double", "transpose", "matmul_nn", "matmul_nt"]
+    bytes_loaded: Amount = 0
     pairs: Annotated[int, Field(ge=20, le=1000, strict=True)] = 60
     tiers: dict[Device, Goals] = {}
 
@@ -672,6 +674,10 @@ class Exercise(_Strict):
         missing = [n for n in wanted if n not in timing.params and isinstance(kernel.builder.params[n], int)]
         if missing:
             raise ValueError(f"timing.params needs {', '.join(missing)}, as {kernel.builder.name} does")
+        try:
+            evaluate(timing.bytes_loaded, self.timed(timing).builder.params)
+        except ValueError as error:
+            raise ValueError(f"timing.bytes_loaded: {error}") from None
         inputs = sum(tensor.role == "input" for tensor in kernel.tensors)
         if inputs != REFERENCE_INPUTS[timing.reference]:
             raise ValueError(

@@ -14,7 +14,7 @@ from typing import Any
 from autograder import __version__
 from autograder.assembly import NO_NVCC, Assembler, Assembly, find_nvcc
 from autograder.checks import CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
-from autograder.checks.synchronization import lints
+from autograder.checks.synchronization import COSTLY, lints
 from autograder.course import MODELLED, Builder, Case, Exercise, Limits, Timing
 from autograder.diagnosis import (
     Diagnosis,
@@ -499,14 +499,18 @@ def _model_one(
         fix = "build the same kernel for every size, or let one of the tested sizes take this way, too"
         raise Stopped(yours(message, fix))
     request = {"stage": "model", "kernel": session.lowered - 1, "clock_ghz": None, "intervals": False}
-    pump.send(machine, request)
+    pump.send(machine, {**request, "inspect": session.seed})
     answer = ask(session, pump, machine, limit, "modelling the kernel", blame_time=True)
     if answer.stage == "refused":
         raise Stopped(diagnosis.refusal(answer.header))
     found = answer.header["modelled"]
-    lacking = work_left_out(kernel, found)
+    lacking = work_left_out(kernel, timing, found)
     if lacking:
         raise Stopped(yours(f"it leaves out work: {lacking}"))
+    costly = [finding for finding in answer.header["findings"] if finding["strength"] in COSTLY]
+    if costly:
+        at = [diagnosis.location(place["file"], place["line"]) for place in costly[0]["locations"][:1]]
+        raise Stopped(yours(costly[0]["message"], costly[0]["fix"], *at))
     modelled = ModelledTime(
         builder=kernel.builder.name,
         params=dict(kernel.builder.params),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autograder.amounts import evaluate
 from autograder.course import ITEM_BYTES, MEASURED_ON, MODELLED, Exercise, Goals, Tiers, Timing
 from autograder.report.model import Fault, Goal, Measured, ModelledTime, RoofPoint, Tier, best_tier
 from autograder.roofline import PEAKS, Roof, roof
@@ -77,21 +78,30 @@ def roof_point(bound: Roof, tiers: Tiers | None) -> RoofPoint:
 ALL_WORK = 0.99  # the model counts on representative clusters
 
 
-def work_left_out(kernel: Exercise, modelled: dict[str, Any]) -> str:
+def work_left_out(kernel: Exercise, timing: Timing, modelled: dict[str, Any]) -> str:
     """What a kernel that was built for the timed size does less than it has to; empty where nothing is missing.
 
     Its output is not computed, so the executed instructions are counted: the FLOP of its MMAs, the bytes that it loads and stores.
     """
     needed = roof(kernel, "sm_100a")
     stored = sum(_nbytes(t) for t in kernel.tensor_specs() if t["role"] == "output")
+    loaded = max(needed.nbytes - stored, evaluate(timing.bytes_loaded, kernel.builder.params))
     for what, seen, wanted in (
         ("FLOP by MMAs", modelled["flops"], needed.flop if modelled["flops"] or _needs_mmas(kernel) else 0),
-        ("bytes loaded", modelled["bytes_loaded"], needed.nbytes - stored),
+        ("bytes loaded", modelled["bytes_loaded"], loaded),
         ("bytes stored", modelled["bytes_stored"], stored),
+        *_by_tma(kernel, modelled),
     ):
         if seen < ALL_WORK * wanted:
             return f"{seen} of {wanted} {what}"
     return ""
+
+
+def _by_tma(kernel: Exercise, modelled: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """What the checks of kind mechanism ask of TMA loads, at the timed size: (what, seen, wanted)."""
+    seen = modelled["bytes_loaded"] - modelled["bytes_loaded_plainly"]
+    bounds = [c.at_least["bytes.tma.load"] for c in kernel.checks if "bytes.tma.load" in c.at_least]
+    return [("bytes loaded by TMA", seen, evaluate(amount, kernel.builder.params)) for amount in bounds]
 
 
 def _needs_mmas(kernel: Exercise) -> bool:

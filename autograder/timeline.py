@@ -128,7 +128,10 @@ def timeline(
             builder = start_builder(pump, diagnosis)
             graphs = receive_prim_funcs(pump, builder, diagnosis)
             lower(session, pump, machine, graphs)
-            pump.send(machine, {"stage": "model", "kernel": 0, "clock_ghz": clock_ghz, "intervals": True})
+            pump.send(
+                machine,
+                {"stage": "model", "kernel": 0, "clock_ghz": clock_ghz, "intervals": True, "inspect": None},
+            )
             answer = ask(session, pump, machine, limits.run_seconds, "modelling the kernel", blame_time=True)
             if answer.stage == "refused":
                 raise Stopped(diagnosis.refusal(answer.header))

@@ -135,6 +135,14 @@ class Kernel:
             "tmem_columns": self.tmem_columns,
         }
 
+    @property
+    def clusters_apart(self) -> int | None:
+        """Clusters of a launch whose clusters do not wait for one another; None where that, or the grid, is not known."""
+        launch = self._static_launch()
+        if launch is None or any(op.instruction.startswith(_TOGETHER) for op in self.operations):
+            return None
+        return int(np.prod(launch.grid)) // int(np.prod(launch.cluster))
+
     def _static_launch(self) -> Launch | None:
         from emulator.lowering import walk
 
@@ -247,6 +255,22 @@ class Kernel:
             )
         return next((f for f in log.findings if f.code == "deadlock" or f.data.get("stops_kernel")), None)
 
+    def inspect(self, *tensors: Any, clusters: Sequence[int], seed: int = 0) -> tuple[Finding, ...]:
+        """Run some clusters of a launch, in a random order of events, and return what the checks find.
+
+        The others do not run: not for kernels whose clusters wait for one another.
+
+        Args:
+            tensors: as for :meth:`run`; what these clusters write is written.
+            clusters: their numbers.
+            seed: of the order of events.
+        """
+        log = FindingLog()
+        arrays = [_as_argument(i, t) for i, t in enumerate(tensors)]
+        with _quiet():
+            self._launch_all(arrays, log, {}, seed, "random", True, "fast", True, None, [], clusters=clusters)
+        return tuple(log.findings)
+
     _backup: list[Any] = field(default_factory=list)
 
     @cached_property
@@ -258,7 +282,8 @@ class Kernel:
         accesses: list[Access] | None, tensor_maps: list[HostTensorMap], recorder: Any = None, clusters: Sequence[int] | None = None,
         poison: int | None = None,
     ) -> GlobalMemory:  # fmt: skip
-        self._backup = [] if fine and not check else [a.copy() for a in _memories(arrays, tensor_maps)]
+        again = clusters is None and (check or not fine)  # this launch may have to begin once more
+        self._backup = [a.copy() for a in _memories(arrays, tensor_maps)] if again else []
         memory = GlobalMemory()
         launches = self.host.launches(arrays, memory)
         memory.tensor_maps = [m.bind(memory, check=False) for m in tensor_maps]
@@ -304,7 +329,7 @@ class Kernel:
                 machine.statistics = AccessStatistics()
             if recorder is not None:
                 recorder.attach(machine)
-                machine.chosen = None if clusters is None else list(clusters)
+            machine.chosen = None if clusters is None else list(clusters)
             box.append(machine)
             try:
                 machine.run()
@@ -470,6 +495,9 @@ def _collect_accesses(
         location = machine.location(site // 2)
         log.add(problem.at((location,) if location is not None else ()))
 
+
+# With these, a part of the grid does not do what all of it does.
+_TOGETHER = ("grid.sync", "clusterlaunchcontrol")
 
 # Words for fresh shared memory: zero, and a negative number in every format (large ones of both signs as 16-bit floats).
 _OTHER_POISONS = (0, 0xFBFB7BFB)

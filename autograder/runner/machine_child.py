@@ -17,8 +17,8 @@ The channel carries {"stage": "ready"}, then one frame per request:
     outputs
     {"stage": "modelled", "modelled": {...}} + JSON of what warps and engines do when
 
-{"stage": "model", "kernel": index, "clock_ghz": number or null, "intervals": bool} asks for the last: a modelled launch,
-without data.
+{"stage": "model", "kernel": index, "clock_ghz": number or null, "intervals": bool, "inspect": seed or null} asks for the last:
+a modelled launch, without data. With a seed, a few of its clusters, drawn with it, are run with all checks, too: `findings`.
 """
 
 from __future__ import annotations
@@ -186,7 +186,21 @@ def _writers(kernel: Any, outputs: list[Any]) -> list[list[Any]]:
     return [[w.cta, w.warp, w.instruction, *w.rows, *w.columns] for w in found]
 
 
+def _inspected(kernel: Any, arrays: list[Any], seed: int | None) -> list[dict[str, Any]]:
+    """What the checks find in clusters of a large launch that its builder could not know."""
+    import numpy as np
+
+    clusters = kernel.clusters_apart
+    if seed is None or not clusters:
+        return []
+    chosen = np.random.default_rng(seed).choice(clusters, min(INSPECTED, clusters), replace=False)
+    return [_plain(f.to_json()) for f in kernel.inspect(*arrays, clusters=chosen.tolist(), seed=seed)]
+
+
 MAX_WRITERS = 4096
+INSPECTED = (
+    2  # clusters of the timed launch; a kernel that is right in most of them only is not found in every grade
+)
 
 
 def _model(
@@ -205,6 +219,7 @@ def _model(
     arrays = [np.zeros(t["shape"], numpy_dtype(t["dtype"])) for t in tensors]
     try:
         found = model(kernel, arrays, clock_ghz=request["clock_ghz"], intervals=request["intervals"])
+        findings = _inspected(kernel, arrays, request["inspect"])
     except Unfinished as error:
         _answer(out, {"stage": "refused", **_describe(emulator, error), "kind": "unfinished"})
         return
@@ -237,8 +252,9 @@ def _model(
     }
     waits_at = [_place(places[site][0]) for site in found.waits_at if places[site][0] is not None]
     modelled = {**_plain(fields), "tflops": found.tflops, "waits_at": waits_at}
-    header = {"stage": "modelled", "modelled": modelled}
-    _answer(out, header, json.dumps(picture).encode())
+    _answer(
+        out, {"stage": "modelled", "modelled": modelled, "findings": findings}, json.dumps(picture).encode()
+    )
 
 
 MAX_INTERVALS = 100_000

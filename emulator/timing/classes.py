@@ -30,10 +30,6 @@ PROBED_EVENTS = 1_200_000  # of all clusters together; a grid of more is probed 
 BISECTIONS = 40  # clusters recorded at most where there is no probe
 PLACES = 6
 GOLDEN = 0.6180339887
-_TOGETHER = (
-    "grid.sync",
-    "clusterlaunchcontrol",
-)  # with these, a part of the grid does not do what all of it does
 Class = tuple[ClusterTrace, float]  # a recorded cluster, and for how many it stands
 
 
@@ -70,18 +66,16 @@ def sample(kernel: Kernel, tensors: Sequence[Any], order: bool = True) -> Grid:
         ValueError: the kernel launches nothing, or does nothing that takes time.
         Unfinished: it hangs, or a fault ends it.
     """
-    launch = kernel._static_launch()
-    alone = not any(op.instruction.startswith(_TOGETHER) for op in kernel.operations)
-    if launch is None or not alone:
+    clusters = kernel.clusters_apart
+    if clusters is None:
         recorder = Recorder(dry=True)
         _record(kernel, tensors, recorder)
         every = [recorder.clusters[i] for i in sorted(recorder.clusters)]
         if not every:
             raise ValueError("the kernel did nothing that could be timed")
         return Grid(every, np.eye(len(every)))
-    clusters = int(np.prod(launch.grid)) // int(np.prod(launch.cluster))
     if not clusters:
-        raise ValueError(f"the grid of {' x '.join(map(str, launch.grid))} CTAs is empty: nothing runs")
+        raise ValueError("the grid of the kernel is empty: nothing runs")
     known: dict[int, ClusterTrace] = {}
 
     def trace(index: int) -> ClusterTrace:

@@ -31,6 +31,7 @@ class Modelled:
         device: whose parameters were used.
         waves: clusters that one node works through one after another, and how many at a time.
         flops: of all tensor-core instructions. bytes_loaded, bytes_stored: requested, whole grid; bytes_dram: least traffic.
+        bytes_loaded_plainly: those of bytes_loaded that no TMA or bulk copy moved.
         busy: share of the time that each engine of the first SM works.
         stalls: (role, what its warps wait for, share of the time that they are there), worst first.
         bottleneck: one sentence. waits_at: statements at which the warps wait that it is about.
@@ -47,6 +48,7 @@ class Modelled:
     bytes_loaded: int
     bytes_stored: int
     bytes_dram: int
+    bytes_loaded_plainly: int
     busy: dict[str, float]
     stalls: tuple[tuple[str, str, float], ...]
     bottleneck: str
@@ -103,7 +105,10 @@ def _time(
     mine = -(-clusters // nodes)  # clusters of the busiest node
     resident = min(occupancy(p, resources, _registers(classes)), mine)
     active = min(clusters, nodes) * per_cluster
-    loaded, stored = (round(sum(n * getattr(t, name) for t, n in classes)) for name in ("loaded", "stored"))
+    loaded, stored, plainly = (
+        round(sum(n * getattr(t, name) for t, n in classes))
+        for name in ("loaded", "stored", "loaded_plainly")
+    )
     seen = replay(grid.probes if p.l2_replay else {}, nodes * resident, p.l2_capacity)
     dram = min(loaded, max(seen.from_dram, _footprint(classes, max(0, size - stored)))) + stored
     memory = shared_memory_system(p, active, loaded, stored, dram, _sharing(classes))
@@ -123,7 +128,7 @@ def _time(
     busy = {name: spent / simulated.cycles for name, spent in simulated.busy[0].items()}
     why = explain(p, simulated, longest, dram, microseconds, resources)
     return Modelled(
-        microseconds, cycles, p.clock_ghz, p.device, mine, resident, flops, loaded, stored, dram, busy, why.stalls,
+        microseconds, cycles, p.clock_ghz, p.device, mine, resident, flops, loaded, stored, dram, plainly, busy, why.stalls,
         why.sentence, why.statements, tuple(simulated.intervals), tuple(simulated.arrows),
     )  # fmt: skip
 

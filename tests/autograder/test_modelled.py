@@ -96,6 +96,27 @@ def test_waits_that_only_the_timed_size_leaves_out_are_seen(tmp_path: Path) -> N
     assert "other statements than any kernel whose output was compared" in check.summary
 
 
+@pytest.mark.parametrize(
+    ("number", "old", "new", "words"),
+    [
+        ("8", "full.wait(mma.stage,", "full.wait(mma.stage & (2 if M == 4096 else 3),", "full["),
+        ("9", "acc_ready.wait(0, acc_phase)", "acc_ready.wait(0, acc_phase ^ (M == 4096))", ""),
+    ],
+)  # fmt: skip
+def test_a_race_at_the_timed_size_alone_is_found(
+    number: str, old: str, new: str, words: str, tmp_path: Path
+) -> None:
+    """The same statements, and right where it is compared; a few clusters of the timed launch are checked, too."""
+    source = kernel_of(number)
+    assert old in source
+    path = tmp_path / "kernel.py"
+    path.write_text(source.replace(old, new), encoding="utf-8")
+    found = report(number, path, quick=True)
+    check = found.check("speed")
+    assert check is not None and (check.verdict, check.points, check.fault) == ("fail", 0, "your code")
+    assert "cannot be timed" in check.summary and words in check.summary
+
+
 def kernel_of(number: str) -> str:
     spec = COURSE.find(number)
     cells = json.loads((REPOSITORY / "solutions" / spec.id / spec.notebook).read_text(encoding="utf-8"))[

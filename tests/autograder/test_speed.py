@@ -218,14 +218,25 @@ def test_a_modelled_time_against_its_tiers() -> None:
         ({}, ""),
         ({"flops": 2 * 4096**3 - 2**34}, "FLOP by MMAs"),
         ({"bytes_loaded": 2**20}, "1048576 of 67108864 bytes loaded"),
+        ({"bytes_loaded": 2**30}, "1073741824 of 2147483648 bytes loaded by TMA"),
+        ({"bytes_loaded_plainly": 2**30}, "1073741824 of 2147483648 bytes loaded by TMA"),
         ({"bytes_stored": 0}, "0 of 33554432 bytes stored"),
     ],
 )
 def test_work_that_is_left_out(change: dict[str, int], words: str) -> None:
     spec = load_course(REPOSITORY).find("8")
-    whole = {"flops": 2 * 4096**3, "bytes_loaded": 2**31, "bytes_stored": 2**25}
-    assert words in work_left_out(spec.timed(spec.timing[0]), whole | change)
-    assert bool(words) == bool(work_left_out(spec.timed(spec.timing[0]), whole | change))
+    whole = {"flops": 2 * 4096**3, "bytes_loaded": 2**31, "bytes_stored": 2**25, "bytes_loaded_plainly": 0}
+    found = work_left_out(spec.timed(spec.timing[0]), spec.timing[0], whole | change)
+    assert words in found and bool(words) == bool(found)
+
+
+def test_loads_that_are_asked_for_beyond_each_input_once() -> None:
+    """Exercise 06 loads 128 rows of A and B for each tile, by threads."""
+    spec = load_course(REPOSITORY).find("6")
+    whole = {"flops": 2 * 4096**3, "bytes_stored": 2**25}
+    for loaded, words in ((2**31, ""), (2**30, "1073741824 of 2147483648 bytes loaded")):
+        counted = {**whole, "bytes_loaded": loaded, "bytes_loaded_plainly": loaded}
+        assert work_left_out(spec.timed(spec.timing[0]), spec.timing[0], counted) == words
 
 
 # course.yaml ------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ def test_a_grid_of_which_a_part_is_recorded_is_modelled_as_the_whole(
 ) -> None:
     monkeypatch.setattr("emulator.timing.model.replay", lambda _, *rest: replay({}, *rest))  # needs a probe
     part = ladder(step, 768, **kwargs)
-    monkeypatch.setattr("emulator.timing.classes._TOGETHER", ("",))  # now every kernel is recorded as a whole
+    monkeypatch.setattr("emulator.kernel._TOGETHER", ("",))  # now every kernel is recorded as a whole
     whole = ladder(step, 768, **kwargs)
     assert part.microseconds == pytest.approx(whole.microseconds, rel=1e-6)
     assert (part.bytes_loaded, part.bytes_stored, part.flops) == (
