@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from autograder.amounts import evaluate
 from autograder.course_folder import COURSE_FILE
 from autograder.errors import CourseError, UsageError, did_you_mean
 from autograder.layouts import MAX_ELEMENTS, Table, check_formula, compute, formula_table
+from autograder.oracle_names import known_oracle
 from emulator.counters import AMOUNTS, INSTRUCTIONS, OBSERVABLES, RESOURCES
 
 MAX_COURSE_BYTES = 4 << 20
@@ -50,7 +59,6 @@ INPUT_FAMILIES = (
     "peaks_in_one_warp",
     "one_key",
 )
-ORACLES = ("add", "attention", "double", "gemm_nn", "gemm_nt", "transpose")
 FUNCTIONS = ("swizzle_32", "swizzle_64", "swizzle_128")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -415,7 +423,7 @@ class KernelSpec(_Strict):
 
     builder: Builder
     tensors: Annotated[list[Tensor], Field(min_length=1)]
-    oracle: Literal["add", "attention", "double", "gemm_nn", "gemm_nt", "transpose"]
+    oracle: Annotated[str, AfterValidator(known_oracle)]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
     flop: list[Positive | Name | Text] = []
@@ -442,7 +450,7 @@ class Exercise(_Strict):
     runs_on: Literal["sm_90", "sm_100"] = "sm_100"
     builder: Builder
     tensors: Annotated[list[Tensor], Field(min_length=1)]
-    oracle: Literal["add", "attention", "double", "gemm_nn", "gemm_nt", "transpose"]
+    oracle: Annotated[str, AfterValidator(known_oracle)]
     tolerance: Tolerance
     cases: Annotated[list[Case], Field(min_length=1)]
     flop: list[Positive | Name | Text] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +31,12 @@ Oracle = Callable[..., Reference]
 Mistakes = Callable[..., Iterator[tuple[Any, ...]]]  # see autograder.compare.Mistakes
 ORACLES: dict[str, Oracle] = {}
 MISTAKES: dict[str, Mistakes] = {}
+
+
+def load_all() -> None:
+    """Import every module of this package: each registers its references."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
 
 
 def oracle(compute: Oracle) -> Oracle:

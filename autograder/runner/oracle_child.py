@@ -88,11 +88,9 @@ class _Judge:
     def __init__(self) -> None:
         import torch
 
-        import autograder.oracles.attending
-        import autograder.oracles.doubling
-        import autograder.oracles.elementwise
-        import autograder.oracles.gemm
-        import autograder.oracles.transposing  # noqa: F401  registers its references
+        from autograder import oracles
+
+        oracles.load_all()
 
         torch.set_num_threads(1)
         self.versions = {"torch": torch.__version__}
@@ -110,7 +108,7 @@ class _Judge:
         dtype = numpy_dtype(output["dtype"])
         actual = np.frombuffer(frame.raw, dtype).reshape(output["shape"])
         compute, options = ORACLES[kernel["oracle"]], kernel["options"]
-        reference = compute(inputs, **taken(compute, options))
+        reference = _checked(kernel["oracle"], compute(inputs, **taken(compute, options)), actual.shape)
         interval = allowed_interval(reference, kernel["terms"], kernel["accumulate_eps"], dtype)
         mistakes = MISTAKES.get(kernel["oracle"])
         named = mistakes(inputs, **taken(mistakes, options)) if mistakes else ()
@@ -119,3 +117,24 @@ class _Judge:
             wrong = ~((actual >= interval[1]) & (actual <= interval[2]))
             found["k_step"] = explain(inputs[0], inputs[1], actual, reference.exact, wrong)
         return found
+
+
+def _checked(name: str, reference: Any, shape: tuple[int, ...]) -> Any:
+    """The reference as it is.
+
+    Raises:
+        ValueError: nothing can be compared with it; that is a mistake of the course.
+    """
+    import numpy as np
+
+    for what, values in (("exact", reference.exact), ("magnitude", reference.magnitude)):
+        if values.dtype != np.float64 or values.shape != shape:
+            found = f"{values.dtype} {tuple(values.shape)}"
+            raise ValueError(
+                f"a mistake of the course: {what} of the oracle '{name}' is {found}, not float64 {shape}"
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"a mistake of the course: {what} of the oracle '{name}' is not finite everywhere"
+            )
+    return reference
