@@ -107,14 +107,19 @@ def batch(
     with _Progress(progress if progress is not None else sys.stderr.isatty(), plain) as show:
         found = run_batch(root, course, options, run, show)
     whole = _write_tables(results, course, gradebook)
-    for note in found.notes:
-        _echo(f"note: {note}", plain)
     _show_class(whole, MOST_CAUSES, plain)
     seconds = time.monotonic() - started
     _echo(
         f"{len(found.rows)} submissions, {found.graded} graded now in {seconds:.0f} s, seed {found.seed}",
         plain,
     )
+    before = len(whole.rows) - len(found.rows)
+    if before > 0:
+        _echo(
+            f"the view and the tables also hold {before} results of other exercises, from earlier runs", plain
+        )
+    for note in found.notes:
+        _echo(f"note: {note}", plain)
     _echo(f"results.csv, junit.xml, gradescope/ and class.html are in {results}", plain)
     if found.owed:
         number = len(found.owed)
