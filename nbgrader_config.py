@@ -12,6 +12,7 @@ from autograder.nbgrader_steps import (
     GradeCells,
     OfflineFeedback,
     PointsOfCourse,
+    look_before_grading,
     set_aside,
 )
 
@@ -46,6 +47,7 @@ c.Autograde.autograde_preprocessors = [
     GradeCells if step is Execute else step for step in Autograde.autograde_preprocessors.default()
 ]
 c.Autograde.pre_convert_hook = set_aside
+look_before_grading(Autograde)
 # A learner may delete a scored cell; it comes back and scores what it scores.
 c.OverwriteCells.add_missing_cells = True
 

@@ -176,6 +176,50 @@ def agree(cells: list[Any], exercise: Exercise) -> None:
             )
 
 
+def look_before_grading(autograde: Any) -> None:
+    """Let nbgrader's step look at the points of its gradebook before it removes what it graded earlier; it has no hook there."""
+    convert = autograde.convert_notebooks
+    if getattr(convert, "looks", False):  # several steps in one process
+        return
+
+    def look_and_convert(self: Any) -> None:
+        _points_agree(self)
+        convert(self)
+
+    look_and_convert.looks = True  # type: ignore[attr-defined]
+    autograde.convert_notebooks = look_and_convert
+
+
+def _points_agree(converter: Any) -> None:
+    """Nothing, where the gradebook has the points of course.yaml.
+
+    Raises:
+        SystemExit: it has others; status 1, after a line in nbgrader's log.
+    """
+    from nbgrader.api import Gradebook, MissingEntry
+
+    _, course = _course()
+    names = {exercise.id for exercise in course.exercises}
+    wanted = converter.coursedir.assignment_id
+    if wanted not in names:
+        return
+    with Gradebook(converter.coursedir.db_url, converter.coursedir.course_id) as gradebook:
+        try:
+            notebooks = gradebook.find_assignment(wanted).notebooks
+        except MissingEntry:  # nbgrader has its own words for it
+            return
+        scored = [
+            {"metadata": {"nbgrader": {"grade": True, "grade_id": cell.name, "points": cell.max_score}}}
+            for notebook in notebooks
+            for cell in notebook.grade_cells
+        ]
+    try:
+        agree(scored, course.find(wanted))
+    except CourseError as error:
+        converter.log.error("%s; nothing was changed", error)
+        raise SystemExit(1) from None
+
+
 def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
     """Before nbgrader autogrades: put the released notebook in the place of one that it cannot process.
 

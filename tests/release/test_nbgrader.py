@@ -424,6 +424,31 @@ def test_points_that_differ_from_the_gradebook_are_no_points(classroom: Path, tm
         steps.write_outputs(cells, changed, record)
 
 
+def test_points_that_changed_end_the_step_before_anything_is_removed(classroom: Path) -> None:
+    """`nbgrader autograde --force` removes earlier results first: not when it could not grade again."""
+    path = classroom / "course.yaml"
+    before = path.read_text(encoding="utf-8")
+    head, five = before.split("  - id: exercise_05\n")
+    old = "      - id: build\n        title: Build\n        points: 10\n"
+    assert old in five
+    path.write_text(
+        f"{head}  - id: exercise_05\n{five.replace(old, old.replace('10', '12'), 1)}", encoding="utf-8"
+    )
+    graded = classroom / "autograded" / "pat" / "exercise_05" / "exercise_05.ipynb"
+    kept = graded.read_bytes()
+    package = os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "nbgrader", "autograde", "exercise_05", "--student", "pat", "--force"],
+            cwd=classroom, env={**os.environ, "PYTHONPATH": package}, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+    finally:
+        path.write_text(before, encoding="utf-8")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "build: 10 points in the gradebook, 12 in course.yaml" in done.stderr
+    assert "nothing was changed" in done.stderr and graded.read_bytes() == kept
+
+
 def test_what_the_machine_owes_is_no_score(classroom: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
 
