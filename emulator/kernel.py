@@ -87,6 +87,15 @@ class Run:
         return all(f.strength == "lint" for f in self.findings)
 
 
+@dataclass(frozen=True)
+class FollowedMma:
+    """The tcgen05.mma of a line: how many were executed, and whether any element of an output depends on their products."""
+
+    location: SourceLocation | None
+    count: int
+    matters: bool
+
+
 @dataclass
 class Kernel:
     """A lowered and translated kernel, ready to run any number of times."""
@@ -171,6 +180,7 @@ class Kernel:
         fine: bool = False,
         profile: bool = False,
         tensor_maps: list[HostTensorMap] | None = None,
+        doubled: frozenset[int] = frozenset(),
     ) -> Run:
         """Run the kernel on NumPy arrays, writing outputs in place as the compiled module would.
 
@@ -185,6 +195,7 @@ class Kernel:
             fine: one strand per warp from the start (slower; more interleavings under ``random``).
             tensor_maps: maps whose 128 bytes (:func:`emulator.instructions.tensormap.payload` of their number) lie in tensors;
                 the maps that the kernel makes with ``tensormap.replace`` are appended, for kernels that follow.
+            doubled: statements whose tcgen05.mma add twice their product, as no tensor core does.
 
         Raises:
             LaunchError: wrong number, dtype or shape of arguments, or resources that do not fit an SM.
@@ -213,6 +224,7 @@ class Kernel:
                         fine_now,
                         accesses if profile else None,
                         tensor_maps,
+                        doubled=doubled,
                     )
                 if check:
                     self._follow_uninitialised(arrays, log, seed, schedule, numerics, fine_now, given)
@@ -255,6 +267,34 @@ class Kernel:
             )
         return next((f for f in log.findings if f.code == "deadlock" or f.data.get("stops_kernel")), None)
 
+    def follow_mmas(self, *tensors: Any, outputs: Sequence[int]) -> tuple[list[FollowedMma], float]:
+        """Which tcgen05.mma the outputs depend on: the launch is repeated with twice the product of one statement after the other.
+
+        Args:
+            tensors: as for :meth:`run`; they stay as they are.
+            outputs: which of them the kernel writes.
+
+        Returns:
+            the statements that executed any, and the share of the outputs' nonzero elements that depends on none of them.
+        """
+
+        def launch(doubled: frozenset[int] = frozenset()) -> list[np.ndarray]:
+            arrays = [np.copy(t) if isinstance(t, np.ndarray) else t for t in tensors]
+            self.run(*arrays, schedule="eager", check=False, doubled=doubled)
+            return [arrays[i] for i in outputs]
+
+        results = launch()
+        depends = [np.zeros(r.shape, bool) for r in results]
+        statements = []
+        for line, sites in self.mmas.items():
+            changed = [_differs(*pair) for pair in zip(launch(frozenset(sites)), results, strict=True)]
+            for mask, new in zip(depends, changed, strict=True):
+                mask |= new
+            statements.append(FollowedMma(line, sum(sites.values()), any(mask.any() for mask in changed)))
+        nonzero = [r != 0 for r in results]
+        kept = sum(int((n & ~mask).sum()) for n, mask in zip(nonzero, depends, strict=True))
+        return statements, kept / max(1, sum(int(n.sum()) for n in nonzero))
+
     def inspect(self, *tensors: Any, clusters: Sequence[int], seed: int = 0) -> tuple[Finding, ...]:
         """Run some clusters of a launch, in a random order of events, and return what the checks find.
 
@@ -272,6 +312,8 @@ class Kernel:
         return tuple(log.findings)
 
     _backup: list[Any] = field(default_factory=list)
+    # of the latest launch: line -> statement -> tcgen05.mma that it executed
+    mmas: dict[SourceLocation | None, dict[int, int]] = field(default_factory=dict)
 
     @cached_property
     def host(self) -> HostPlan:
@@ -280,7 +322,7 @@ class Kernel:
     def _launch_all(
         self, arrays: list[Any], log: FindingLog, counters: dict[str, int], seed: int, schedule: str, check: bool, numerics: str, fine: bool,
         accesses: list[Access] | None, tensor_maps: list[HostTensorMap], recorder: Any = None, clusters: Sequence[int] | None = None,
-        poison: int | None = None,
+        poison: int | None = None, doubled: frozenset[int] = frozenset(),
     ) -> GlobalMemory:  # fmt: skip
         again = clusters is None and (check or not fine)  # this launch may have to begin once more
         self._backup = [a.copy() for a in _memories(arrays, tensor_maps)] if again else []
@@ -322,7 +364,7 @@ class Kernel:
             machine = Machine(
                 program, launch.grid, launch.cluster, launch.block, launch.smem_bytes, launch.args, memory, log,
                 schedule=schedule, seed=seed, checker=checker, fine=fine, smem_names=self.lowered.smem_names,
-                tmem_names=self.lowered.tmem_names, numerics=numerics, poison=poison,
+                tmem_names=self.lowered.tmem_names, numerics=numerics, poison=poison, doubled=doubled,
             )  # fmt: skip
             machine.written = _written(memory, launch, program)
             if accesses is not None:
@@ -342,6 +384,9 @@ class Kernel:
             made = memory.tensor_maps[len(tensor_maps) :]
             tensor_maps += [HostTensorMap(bound.map, bound.segment.array) for bound in made]
             self.tmem_columns = max(self.tmem_columns, machine.tmem_columns)
+            self.mmas = {}
+            for site, count in machine.mmas.items():
+                self.mmas.setdefault(machine.location(site), {})[site] = count
             record = machine.tile_record
             observed = record.counters() if record is not None else {}
             for name, n in (*machine.counters.items(), *observed.items()):
@@ -503,12 +548,17 @@ _TOGETHER = ("grid.sync", "clusterlaunchcontrol")
 _OTHER_POISONS = (0, 0xFBFB7BFB)
 
 
+def _differs(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Per element, whether any byte differs."""
+    size = old.dtype.itemsize
+    a, b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(-1, size) for x in (new, old))
+    return (a != b).any(axis=1).reshape(old.shape)
+
+
 def _changed(memory: GlobalMemory, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> str:
     """The first element of an array that differs from an earlier result, in words; "" when none does."""
     for array, result in zip(arrays, results, strict=True):
-        size = array.dtype.itemsize
-        new, old = (x.reshape(-1).view(np.uint8).reshape(-1, size) for x in (array, result))
-        differs = np.flatnonzero((new != old).any(axis=1))
+        differs = np.flatnonzero(_differs(array, result))
         if len(differs):
             name = next((s.name for s in memory.segments if s.array is array), "an output")
             return f"element {differs[0]} of {name}"

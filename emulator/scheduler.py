@@ -106,10 +106,13 @@ class Machine:
         resident: int = 148,
         numerics: str = "fast",
         poison: int | None = None,
+        doubled: frozenset[int] = frozenset(),
     ) -> None:
-        """``poison``: 32-bit word that fresh shared memory holds instead of the usual one."""
+        """``poison``: 32-bit word that fresh shared memory holds instead of the usual one. ``doubled``: see :meth:`Kernel.run`."""
         self.program = program
         self.poison = poison
+        self.doubled = doubled
+        self.mmas: dict[int, int] = {}  # statement -> tcgen05.mma that it executed
         self.grid = grid
         self.cluster_shape = cluster_shape
         self.num_warps = (threads + 31) // 32

@@ -79,6 +79,11 @@ def _message(breach: Breach, several: bool) -> str:
         return f"{name} is {seen} {where}, {needed}: {OBSERVABLES[name]}"
     if name in AMOUNTS:
         return f"{name} is {seen} {where}, {needed}"
+    if breach.idle:
+        return (
+            f"{name} is executed {seen + breach.idle} times {where}, but {breach.idle} of them do not count: the output is"
+            f" made without them. It stays the same when they multiply other numbers; {needed}"
+        )
     if seen == 0:
         return f"{name} is never executed" + (f" {where}" if several else "")
     return f"{name} is executed {seen} time{'s' if seen > 1 else ''} {where}, {needed}"

@@ -4,8 +4,8 @@ The submission's Python never runs here, so counters and findings are the emulat
 brings
 
     {"stage": "kernel", "arch": ..., "tensors": [...], "memory_mib": n, "cpu_seconds": s, "vet": bool} + graph JSON
-    {"stage": "run", "case": id, "kernel": index, "schedule": ..., "seed": n, "profile": bool} + raw bytes of
-    all tensors, in order
+    {"stage": "run", "case": id, "kernel": index, "schedule": ..., "seed": n, "profile": bool, "follow": bool} +
+    raw bytes of all tensors, in order. `follow`: which tcgen05.mma do the outputs depend on?
 
 `vet`: refuse a kernel whose host code does more than launch, because it shall run outside of the emulator, too.
 
@@ -172,10 +172,26 @@ def _run(emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
             kernel, [a for t, a in zip(tensors, arrays, strict=True) if t["role"] == "output"]
         ),
         "resources": _resources(kernel),
+        "followed": _followed(emulator, kernel, tensors, frame) if request["follow"] else None,
         "seconds": seconds,
     }
     raw = b"".join(a.tobytes() for t, a in zip(tensors, arrays, strict=True) if t["role"] == "output")
     _answer(out, header, raw)
+
+
+def _followed(
+    emulator: Any, kernel: Any, tensors: list[dict[str, Any]], frame: Frame
+) -> dict[str, Any] | None:
+    """The tcgen05.mma of each line, and the share of the outputs that none of them decides."""
+    outputs = [i for i, t in enumerate(tensors) if t["role"] == "output"]
+    try:
+        lines, untouched = kernel.follow_mmas(*_tensors(tensors, frame.raw), outputs=outputs)
+    except (emulator.EmulatorError, MemoryError):  # the launch itself says why
+        return None
+    found = [
+        {**(_place(m.location) if m.location else {}), "count": m.count, "matters": m.matters} for m in lines
+    ]
+    return {"lines": found, "untouched": untouched}
 
 
 def _writers(kernel: Any, outputs: list[Any]) -> list[list[Any]]:

@@ -284,11 +284,13 @@ def _issue_mma(
             (int(scale_i[0]), int(scale_i[1])) if scale_i else None,
             scale_vec,
             machine.numerics == "exact",
+            2 if t.site in machine.doubled else 1,
         )
         _check_mma(t, op, warp)
         i = plan.idesc
         machine.count("flops.tcgen05.mma", 2 * i.m * i.n * i.k)
         machine.count("mma.executed")
+        machine.mmas[t.site] = machine.mmas.get(t.site, 0) + 1
         if group == 2:
             machine.count("tcgen05.mma.cta_group::2")
         if a_in_tmem:

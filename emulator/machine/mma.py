@@ -159,6 +159,7 @@ class Mma:
         "scales",
         "scale_vec",
         "exact",
+        "factor",
         "k",
         "last_a",
         "last_b",
@@ -175,8 +176,11 @@ class Mma:
         scales: tuple[int, int] | None,
         scale_vec: int,
         exact: bool,
+        factor: int = 1,
     ) -> None:
+        """``factor``: what the product is multiplied by, to see what depends on it."""
         self.plan = plan
+        self.factor = factor
         self.ctas = ctas
         self.d = d
         self.a_tmem = a_tmem
@@ -198,6 +202,7 @@ class Mma:
             and other.enable
             and p.idesc is q.idesc
             and self.d == other.d
+            and self.factor == other.factor
             and self.ctas == other.ctas
         ):
             return False
@@ -238,6 +243,8 @@ class Mma:
         b = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if i.negate_b:
             b = -b
+        if self.factor != 1:
+            b = b * self.factor
         for c in self.ctas:
             if p.a is not None:
                 a = sd.gather_float32(c.smem, p.a.desc, p.rows, self.k, i.a_operand, i.a_major)

@@ -56,9 +56,15 @@ def limits() -> Limits:
 
 
 @pytest.fixture(scope="session")
-def solution(exercise: Exercise) -> str:
+def solution_of() -> Callable[[Exercise], str]:
+    """Exercise -> text of its solution's kernel cell."""
+    return lambda exercise: cell_of(notebook_of(exercise), exercise.cells.kernel)
+
+
+@pytest.fixture(scope="session")
+def solution(exercise: Exercise, solution_of: Callable[[Exercise], str]) -> str:
     """The text of the solution's kernel cell."""
-    return cell_of(notebook_of(exercise), exercise.cells.kernel)
+    return solution_of(exercise)
 
 
 def notebook_of(exercise: Exercise, step: str = "solutions") -> dict[str, Any]:
@@ -187,6 +193,7 @@ class Emulated:
                 "schedule": case.schedule,
                 "seed": 1,
                 "profile": False,
+                "follow": False,
             }
             out = io.BytesIO()
             machine_child._run(self.emulator, compiled, tensors, Frame(launch, inputs.launch_bytes), out)
