@@ -136,7 +136,7 @@ def diff(exercise: str, number: int | None, fastest: bool, plain: bool, folder: 
     spec = find_exercise(course, exercise)
     state = checkpoints.choose(root, spec.id, number, fastest)
     now = learner_submission(root, spec)
-    echo_wrapped(_which(state), 4)
+    echo_wrapped(_which(state, number), 4)
     if now.source == state.source:
         echo("nothing has changed since")
         return
@@ -151,7 +151,7 @@ def diff(exercise: str, number: int | None, fastest: bool, plain: bool, folder: 
 @click.option("--list", "listing", is_flag=True, help="Show what is kept, and change nothing.")
 @course_option
 def restore(exercise: str, number: int | None, fastest: bool, listing: bool, folder: Path | None) -> None:
-    """Put a kept kernel back: the last right one. Your file as it is now is kept under .autograde/kept."""
+    """Put a kept kernel back: the last right one, or the best so far. Your file as it is now is kept under .autograde/kept."""
     from autograder import checkpoints
     from autograder.learner import learner_path
 
@@ -164,7 +164,7 @@ def restore(exercise: str, number: int | None, fastest: bool, listing: bool, fol
     state = checkpoints.choose(root, spec.id, number, fastest)
     path = learner_path(root, spec)
     aside = checkpoints.restore(root, path, spec.cells.kernel, spec.id, state)
-    echo_wrapped(_which(state), 4)
+    echo_wrapped(_which(state, number), 4)
     if aside is None:
         echo_wrapped(f"{path.name} holds exactly this kernel already", 2)
         return
@@ -172,7 +172,10 @@ def restore(exercise: str, number: int | None, fastest: bool, listing: bool, fol
     echo_wrapped(f"{path.name} holds this kernel now; if it is open in an editor, load it again there", 2)
 
 
-def _which(state: Checkpoint) -> str:
+def _which(state: Checkpoint, number: int | None) -> str:
+    """The state that a command means; without a number it looks for a right one."""
+    if number is None and not state.full_marks:
+        return f"no state was right yet; the best so far is checkpoint {state.spell()}"
     return f"checkpoint {state.spell()}"
 
 

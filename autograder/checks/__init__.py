@@ -19,7 +19,7 @@ from autograder.diagnosis import Diagnosis, Failure
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Measured, ModelledTime, Verdict
 from autograder.runner.build import Table
 from autograder.submission import Submission, split_lines
-from emulator.counters import OBSERVABLES
+from emulator.counters import COUNTED_BY, INSTRUCTIONS, OBSERVABLES
 
 
 @dataclass
@@ -253,8 +253,21 @@ class Outcome:
 
     @property
     def does_something(self) -> bool:
-        """No empty stub: something of the output is written, or of the mechanism executed."""
-        return any(run.wrote for run in self.runs) or self._executed(any)
+        """No empty stub: something of the output is written, or of the mechanism executed or, in a kernel that does not end, written down."""
+        stopped = any(not run.ended for run in self.runs)
+        return any(run.wrote for run in self.runs) or self._executed(any) or (stopped and self._complete)
+
+    @property
+    def _complete(self) -> bool:
+        """Every instruction that the mechanism asks for stands in the kernel, wherever it was stopped."""
+        names = [
+            name for name in self.exercise.counters("at_least") if name in INSTRUCTIONS or name in COUNTED_BY
+        ]
+        return bool(names) and all(self.stands(name) for name in names)
+
+    def stands(self, counter: str) -> bool:
+        """Whether an instruction that a counter counts stands in the kernel."""
+        return any(self.lines_of(name) for name in COUNTED_BY.get(counter, (counter,)))
 
     def _executed(self, how_many: Callable[[Iterable[bool]], bool]) -> bool:
         names = self.exercise.counters("at_least")

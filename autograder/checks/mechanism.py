@@ -32,14 +32,24 @@ def mechanism(check: Check, outcome: Outcome) -> CheckResult:
         )
         for breach in found
     ]
-    missing = [breach.counter for breach in found if breach.kind == "at_least"]
-    beyond = [breach.counter for breach in found if breach.kind == "at_most"]
-    if len(missing) == len(check.at_least) and not any(e.locations for e in evidence):
+    sides: dict[str, list[str]] = {"missing": [], "not reached": [], "too few": [], "too many": []}
+    for breach in found:
+        sides[_side(breach, outcome)].append(breach.counter)
+    if sum(breach.kind == "at_least" for breach in found) == len(check.at_least) and not any(
+        e.locations for e in evidence
+    ):
         evidence[0].locations = outcome.lines_on_output()
-    parts = [
-        f"{word}: {', '.join(names)}" for word, names in (("missing", missing), ("too many", beyond)) if names
-    ]
+    parts = [f"{word}: {', '.join(names)}" for word, names in sides.items() if names]
     return result(check, Verdict.FAIL, 0, "; ".join(parts), evidence)
+
+
+def _side(breach: Breach, outcome: Outcome) -> str:
+    """What is wrong with a counter, in two words."""
+    if breach.kind == "at_most":
+        return "too many"
+    if breach.seen + breach.idle > 0:
+        return "too few"
+    return "not reached" if outcome.stands(breach.counter) else "missing"
 
 
 def _praise(check: Check) -> str:

@@ -187,6 +187,8 @@ class _Page:
 
 def _verdicts(report: GradeReport, page: _Page, checks: list[CheckResult]) -> None:
     """One row per check. On a narrow terminal the summary gets lines of its own."""
+    if not report.checks:
+        return
     marks = {check.id: _MARKS[check.verdict] for check in report.checks}
     shown = {i: word if page.ascii_only else symbol for i, (symbol, word, _) in marks.items()}
     points = {check.id: f"{_points(check.points)}/{_points(check.max_points)}" for check in report.checks}

@@ -75,7 +75,8 @@ def sample(kernel: Kernel, tensors: Sequence[Any], order: bool = True) -> Grid:
             raise ValueError("the kernel did nothing that could be timed")
         return Grid(every, np.eye(len(every)))
     if not clusters:
-        raise ValueError("the grid of the kernel is empty: nothing runs")
+        grid = kernel.resources["grid"]
+        raise ValueError(f"the grid of {' x '.join(map(str, grid))} CTAs is empty: nothing runs")
     known: dict[int, ClusterTrace] = {}
 
     def trace(index: int) -> ClusterTrace:

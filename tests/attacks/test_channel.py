@@ -100,6 +100,7 @@ def received(
 )
 @example(sent=[({"stage": "failed", "kind": "rejected", "message": "\ud800\x1b --> k:1:1"}, b"")], which="2")
 @example(sent=[({"stage": "built"}, b"")], which="2")
+@example(sent=[({"stage": "built"}, b"\x00")], which="2")
 @settings(
     max_examples=100,
     deadline=None,

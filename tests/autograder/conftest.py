@@ -192,6 +192,7 @@ class Kernel:
         d[:] = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float16)
         BODY
         return run
+    def follow_mmas(self, a, b, d, outputs): return [], 0.0
 
 def compile(prim_func, arch):
     COMPILE

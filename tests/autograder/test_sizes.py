@@ -149,7 +149,7 @@ def test_other_amounts_are_refused(amount: str, message: str) -> None:
 def test_bounds_follow_the_size() -> None:
     assert mechanism().verdict is Verdict.PASS
     result = mechanism(one={"tcgen05.mma": 3})
-    assert (result.points, result.summary) == (0, "missing: tcgen05.mma")
+    assert (result.points, result.summary) == (0, "too few: tcgen05.mma")
     (evidence,) = result.evidence
     assert evidence.message == 'tcgen05.mma is executed 3 times in the launch "one tile", at least 4 needed'
     assert evidence.data == {"counter": "tcgen05.mma", "seen": 3, "at_least": 4}
@@ -164,7 +164,7 @@ def test_a_launch_that_was_stopped_says_little() -> None:
     """What is missing there is missing because the kernel never came to its end; others tell."""
     assert mechanism(stopped=("one",), one={"tcgen05.mma": 1}).verdict is Verdict.PASS
     every = ("tiles", "one", "early", "bf16")
-    assert mechanism(stopped=every, one={"tcgen05.mma": 1}).summary == "missing: tcgen05.mma"
+    assert mechanism(stopped=every, one={"tcgen05.mma": 1}).summary == "too few: tcgen05.mma"
     late = mechanism(
         stopped=("tiles",), tiles={"tcgen05.mma.beside_loads": 1}, one={"tcgen05.mma.beside_loads": 0}
     )

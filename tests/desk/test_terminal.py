@@ -240,6 +240,18 @@ def test_diff_and_restore(
     assert autograde("restore", "5", "--list").out.startswith("1  20")
 
 
+def test_where_nothing_was_right_the_best_is_meant(
+    autograde: Autograde, folder: Path, fill_in: Callable[..., Path]
+) -> None:
+    keep(folder, "better = 1", 40)
+    fill_in("worse = 1")
+    for command in ("diff", "restore"):
+        said = " ".join(autograde(command, "5").out.split())
+        assert said.startswith("no state was right yet; the best so far is checkpoint 1")
+    fill_in("worse = 1")
+    assert autograde("restore", "5", "--number", "1").out.startswith("checkpoint 1")
+
+
 def test_restore_never_overwrites_what_it_could_not_keep(
     autograde: Autograde, folder: Path, fill_in: Callable[..., Path], solution: str
 ) -> None:

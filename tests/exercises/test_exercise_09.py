@@ -118,3 +118,13 @@ def test_every_step_of_the_way_lowers(source: str, build: gemm.Build) -> None:
 
 def test_each_region_has_its_todo(source: str) -> None:
     assert gemm.todos(source) == list(range(1, REGIONS + 1))
+
+
+def test_a_kernel_that_hangs_at_once_has_still_been_built(
+    quick_grade: Callable[..., Any], course: Path
+) -> None:
+    """Nothing is loaded, multiplied or stored before the hang, but all of it stands there."""
+    report = quick_grade("exercise_09", course / "tests/mutants/exercise_09/load_parity.py")
+    built, mechanism = report.check("build"), report.check("mechanism")
+    assert (built.verdict, built.points) == ("pass", built.max_points)
+    assert mechanism.points == 0 and mechanism.summary.startswith("not reached: cp.async.bulk.tensor.load,")
