@@ -568,9 +568,13 @@ def _launch_on_gpu(
 def _launch(
     session: Session, pump: Pump, machine: Child, oracle: Child, expected: list[tuple[CaseRun, str]]
 ) -> list[bytes]:
-    """Collect the launches in order and pass every output on. All of them share one deadline."""
+    """Collect the launches in order and pass every output on. All of them share one deadline.
+
+    Raises:
+        Stopped: one of them was refused (the others ran), or the process ended.
+    """
     place = "comparison" if session.gpu is None else "emulated"
-    outputs = []
+    outputs, refused = [], None
     deadline = time.monotonic() + session.limits.run_seconds
     session.seconds["launches"] = 0.0
     for done, (number, case) in enumerate(session.launches):
@@ -578,7 +582,8 @@ def _launch(
         rest = deadline - time.monotonic()
         ran = ask(session, pump, machine, rest, f"running the case {case.id}", blame_time=True)
         if ran.stage == "refused":
-            raise Stopped(session.diagnosis.refusal(ran.header))
+            refused = refused or Stopped(session.diagnosis.refusal(ran.header))
+            continue
         seen = ran.header
         run = CaseRun(case.id, case.title, seen["findings"], seen["counters"], seen["changed_inputs"])
         run.kernel, run.schedule, run.accesses = number, case.schedule, seen["accesses"]
@@ -589,6 +594,8 @@ def _launch(
         pump.send(oracle, {"stage": "output", "case": case.id}, ran.raw)
         expected.append((run, place))
         outputs.append(ran.raw)
+    if refused is not None:
+        raise refused
     return outputs
 
 

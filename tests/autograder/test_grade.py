@@ -100,6 +100,19 @@ def test_a_crash_of_the_emulator_is_the_graders_fault(graded: Callable[..., Grad
         assert "Traceback" in correctness.evidence[0].data["log"]
 
 
+@pytest.mark.parametrize("schedule", ["late", "eager", "random"])
+def test_a_launch_that_is_refused_leaves_the_others(
+    graded: Callable[..., GradeReport], schedule: str
+) -> None:
+    """Whichever comes first: what the other cases show is graded, and the refusal is told."""
+    report = graded(f"if schedule == {schedule!r}: raise LaunchError('not this one')")
+    correctness = of(report, "correctness")
+    right = {"late": 4, "eager": 4, "random": 2}[schedule]
+    assert (correctness.verdict, correctness.summary) == (Verdict.PARTIAL, f"{right} of 5 cases")
+    assert correctness.evidence[-1].message == "the launch is refused: not this one"
+    assert of(report, "mechanism").points == 10
+
+
 def test_an_emulation_without_end_is_stopped(graded: Callable[..., GradeReport]) -> None:
     report = graded("time.sleep(60 if schedule == 'eager' else 0)", run_seconds=4)
     correctness = of(report, "correctness")
