@@ -392,6 +392,16 @@ _ADVICE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "compare scope, shape and layout of the two buffers; a function that still returns None is no layout",
         (r"\bcopy\(",),
     ),
+    (
+        "> anchor rank",
+        "both sides need as many dimensions: of a fragment in registers take what this thread holds of it, as in acc_regs.local(N)[:]",
+        (),
+    ),
+    (
+        "no-swizzle SMEM descriptors",
+        "an operand in SMEM needs the layout that the tensor core reads: allocate it with pool.alloc_tcgen05_mma_AB(shape, dtype)",
+        (r"\bpool\.alloc\(",),
+    ),
 )
 # Words of TVM's parser, what they mean, and what to do.
 _PARSER: tuple[tuple[str, str, str], ...] = (
@@ -404,6 +414,16 @@ _PARSER: tuple[tuple[str, str, str], ...] = (
         "_ty.MatchesCode(DLDataTypeCode::kDLBool)",
         "TVM: and, or and not want conditions, and this one is an int, as elect_sync() gives it",
         "nest two ifs, or compare the int with 0",
+    ),
+    (
+        "reduce() arg 2 must support iteration",
+        "TVM: the shape of a buffer is a tuple, also with one dimension",
+        'write pool.alloc((1,), "uint32") for one element',
+    ),
+    (
+        "Bar' object is not subscriptable",
+        "TVM: barriers of a ring have no [ ]: what stands here is an object of Python",
+        "pass the stage to its methods, as in full.wait(stage, phase); its address is full.ptr_to([stage])",
     ),
 )
 _UNKNOWN_START = re.compile(

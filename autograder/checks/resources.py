@@ -33,7 +33,7 @@ def resources(check: Check, outcome: Outcome) -> CheckResult:
         return early
     if not outcome.substantial:
         return skipped(
-            check, "nothing to judge: no case is correct, and the kernel does not use the mechanism"
+            check, "nothing to judge: no case is correct, and not all of the mechanism was executed"
         )
     used = outcome.resources or {}
     unknown = [name for name in check.at_most if name not in used]

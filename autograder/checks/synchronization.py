@@ -61,7 +61,7 @@ def _of_all(check: Check, outcome: Outcome) -> CheckResult:
         return skipped(check, "the kernel did not run to its end")
     if not outcome.substantial:
         return skipped(
-            check, "nothing to judge: no case is correct, and the kernel does not use the mechanism"
+            check, "nothing to judge: no case is correct, and not all of the mechanism was executed"
         )
     return result(check, Verdict.PASS, check.points, f"no findings in {len(outcome.runs)} launches")
 

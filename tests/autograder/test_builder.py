@@ -69,6 +69,11 @@ AND_AN_INT = SMALL_KERNEL.replace(
     "D[lane, 0] =", "if lane > 9 and T.cuda.elect_sync():\n            D[lane, 0] ="
 )
 NOT_AN_INT = SMALL_KERNEL.replace("D[lane, 0] =", "if not T.cuda.elect_sync():\n            D[lane, 0] =")
+SHAPE_OF_ONE = SMALL_KERNEL.replace("D[lane, 0] =", "T.SMEMPool().alloc(1, 'uint32')\n        D[lane, 0] =")
+STAGE_OF_A_RING = SMALL_KERNEL.replace("A[lane, 0]", "TMABar(T.SMEMPool(), 2)[0]").replace(
+    "from tvm.script import tirx as T\n",
+    "from tvm.backend.cuda.lang import TMABar\nfrom tvm.script import tirx as T\n",
+)
 UNKNOWN_NAME = SMALL_KERNEL.replace("D[lane, 0] = A[lane, 0]", "D[lane, 0] = A[lame, 0]")
 
 NO_KERNEL = {
@@ -102,6 +107,8 @@ NO_KERNEL = {
     "Python's min": (PYTHONS_MIN, "min, max, and, or and not do not work on values of the kernel", 13),
     "an int after and": (AND_AN_INT, "want conditions, and this one is an int", 13),
     "an int after not": (NOT_AN_INT, "want conditions, and this one is an int", 13),
+    "a shape that is no tuple": (SHAPE_OF_ONE, "the shape of a buffer is a tuple", 13),
+    "a stage by [ ]": (STAGE_OF_A_RING, "barriers of a ring have no [ ]", 14),
     "early return": (EARLY_RETURN, "TVM: this statement is not possible in a kernel", 14),
     "sys.exit": ("import sys\nsys.exit(0)\n", "the code called sys.exit(0) before build_kernel returned", 2),
     "interrupt": ("raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
