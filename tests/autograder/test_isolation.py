@@ -213,16 +213,17 @@ def test_children_that_leave_the_group_are_killed_too(tmp_path: Path, level: str
         place = sandbox.PACKAGE_ROOT / name
         (tmp_path / name / "__init__.py").write_text(f"__path__.append({str(place)!r})\n")
     (tmp_path / "autograder" / "runner" / "escape.py").write_text(ESCAPE)
-    before = descendants(os.getpid())
     with Pump(choose(level)) as pump:
         child = pump.start("escape", "escape", pump.private_folder("work"), roots=(tmp_path,), confined=True)
         assert pump.receive(child, 60).stage == "there"
-        assert len(descendants(os.getpid()) - before) >= 3
+        tree = {child.process.pid} | descendants(child.process.pid)
+        assert len(tree) >= 3
         pump.send(child, {"stage": how})
         with pytest.raises(ChildEnded) as ended:
             pump.receive(child, 1 if how == "stay" else 60)
         assert ended.value.status == (3 if how == "leave" else None)
-        assert descendants(os.getpid()) <= before
+        assert not tree & descendants(os.getpid())
+        assert not [pid for pid in tree if Path(f"/proc/{pid}").exists()]
 
 
 def descendants(pid: int) -> set[int]:
