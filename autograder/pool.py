@@ -45,6 +45,7 @@ class Worker:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the worker
+        self._said = 0  # bytes of it that processes before this one wrote
 
     def ask(self, task: HasJson, seconds: float) -> dict[str, Any]:
         """The answer to a task.
@@ -64,9 +65,12 @@ class Worker:
             self.stop()
             raise Stuck(f"the process that graded it did not answer within {seconds:g} s") from None
         except (OSError, ValueError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)  # its pipes end a moment before it does
             status = process.poll()
             self.stop()
             how = f"exit status {status}" if status is not None else type(error).__name__
+            how = ": ".join(filter(None, (how, self._last_words())))
             raise Stuck(f"the process that graded it died ({how})") from None
 
     def stop(self) -> None:
@@ -82,9 +86,17 @@ class Worker:
                 if stream:
                     stream.close()
 
+    def _last_words(self) -> str:
+        """The last line that the process wrote to stderr, mostly its exception. Its own position in that file stays."""
+        size = os.fstat(self._errors.fileno()).st_size
+        start = max(self._said, size - 4096)
+        lines = os.pread(self._errors.fileno(), size - start, start).decode(errors="replace").split("\n")
+        return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self.stop()
+            self._said = os.fstat(self._errors.fileno()).st_size
             root = str(Path(__file__).resolve().parents[1])
             code = f"import sys; sys.path.insert(0, {root!r}); from {self._module} import main; main()"
             self._process = subprocess.Popen(

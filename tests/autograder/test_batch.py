@@ -341,6 +341,19 @@ def test_a_worker_that_does_not_answer_is_killed(tasks: list[Task]) -> None:
     assert worker._process is None
 
 
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_worker_that_dies_says_its_last_words(tasks: list[Task], tries: int) -> None:
+    """Each death has its own; one without a word has none."""
+    worker = Worker("no_such_module")
+    for _ in range(tries):
+        with pytest.raises(
+            Stuck, match=r"died \(exit status 1: ModuleNotFoundError: No module named 'no_such"
+        ):
+            worker.ask(tasks[0], 60)
+    worker._said = os.fstat(worker._errors.fileno()).st_size
+    assert worker._last_words() == ""
+
+
 def test_what_the_grader_owes_is_graded_by_the_next_run(
     folder: Path,
     hand_in: Callable[..., Path],
