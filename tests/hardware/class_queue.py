@@ -98,7 +98,7 @@ def on_gpu(results: Path) -> dict[str, int]:
             record = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if record.get("device") == "cuda":
+        if record.get("device", "emulated") != "emulated":
             found[path.name] = path.stat().st_mtime_ns
     return found
 
