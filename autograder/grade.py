@@ -14,7 +14,7 @@ from typing import Any
 from autograder import __version__
 from autograder.assembly import NO_NVCC, Assembler, Assembly, find_nvcc
 from autograder.checks import CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
-from autograder.checks.synchronization import COSTLY, lints
+from autograder.checks.synchronization import COSTLY, lints, same_mistake
 from autograder.course import MODELLED, Builder, Case, Exercise, Limits, Timing
 from autograder.diagnosis import (
     Diagnosis,
@@ -519,7 +519,8 @@ def _model_one(
     lacking = work_left_out(kernel, timing, found)
     if lacking:
         raise Stopped(yours(f"it leaves out work: {lacking}"))
-    costly = [finding for finding in answer.header["findings"] if finding["strength"] in COSTLY]
+    paid = {same_mistake(finding) for run in outcome.runs for finding in run.findings}
+    costly = [f for f in answer.header["findings"] if f["strength"] in COSTLY and same_mistake(f) not in paid]
     if costly:
         at = [diagnosis.location(place["file"], place["line"]) for place in costly[0]["locations"][:1]]
         raise Stopped(yours(costly[0]["message"], costly[0]["fix"], *at))

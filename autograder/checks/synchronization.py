@@ -74,6 +74,11 @@ def lints(outcome: Outcome) -> list[Evidence]:
     return [finding_evidence(f, outcome, runs, "lint") for f, runs in found]
 
 
+def same_mistake(finding: dict[str, Any]) -> tuple[Any, ...]:
+    """What two findings of the same mistake have in common: their code and their places."""
+    return (finding["code"], *((place["file"], place["line"]) for place in finding["locations"]))
+
+
 def distinct(runs: Iterable[CaseRun], strengths: tuple[str, ...]) -> list[tuple[dict[str, Any], int]]:
     """(finding, number of launches that showed it), one per code and place, in order of first appearance."""
     seen: dict[tuple[Any, ...], tuple[dict[str, Any], int]] = {}
@@ -82,7 +87,7 @@ def distinct(runs: Iterable[CaseRun], strengths: tuple[str, ...]) -> list[tuple[
         for finding in run.findings:
             if finding["strength"] not in strengths:
                 continue
-            key = (finding["code"], tuple((p["file"], p["line"]) for p in finding["locations"]))
+            key = same_mistake(finding)
             first, count = seen.get(key, (finding, 0))
             seen[key] = (first, count + (key not in in_this_run))
             in_this_run.add(key)

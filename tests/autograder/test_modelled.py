@@ -117,6 +117,15 @@ def test_a_race_at_the_timed_size_alone_is_found(
     assert "cannot be timed" in check.summary and words in check.summary
 
 
+@pytest.mark.parametrize("number", ["2", "4"])
+def test_a_race_that_the_cases_show_costs_once(number: str) -> None:
+    spec = COURSE.find(number)
+    found = report(number, REPOSITORY / "tests" / "mutants" / spec.id / "no_proxy_fence.py")
+    verdicts = {check.id: (check.verdict, check.points) for check in found.checks}
+    assert verdicts["synchronization"] == ("fail", 0)
+    assert verdicts["speed"] == ("pass", spec.check("speed").points)  # type: ignore[union-attr]
+
+
 def kernel_of(number: str) -> str:
     spec = COURSE.find(number)
     cells = json.loads((REPOSITORY / "solutions" / spec.id / spec.notebook).read_text(encoding="utf-8"))[
