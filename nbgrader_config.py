@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nbgrader.converters import Autograde, GenerateAssignment
-from nbgrader.preprocessors import Execute
+from nbgrader.preprocessors import Execute, OverwriteCells
 
 from autograder.files import find_own_programs
 from autograder.nbgrader_steps import (
@@ -12,9 +12,13 @@ from autograder.nbgrader_steps import (
     GradeCells,
     OfflineFeedback,
     PointsOfCourse,
+    RestoreCells,
     look_before_grading,
+    need_a_course,
     set_aside,
 )
+
+need_a_course()
 
 # nbgrader starts alembic by name, after it has removed what it makes anew: it must be found without an active environment, too.
 find_own_programs()
@@ -45,6 +49,11 @@ c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\npass"}
 # `autograde batch` does it, in processes of its own, and the scored cells get their points from there. Where `autograde batch` has graded the class already, its records are used.
 c.Autograde.autograde_preprocessors = [
     GradeCells if step is Execute else step for step in Autograde.autograde_preprocessors.default()
+]
+c.Autograde.sanitize_preprocessors = [
+    step
+    for name in Autograde.sanitize_preprocessors.default()
+    for step in ([RestoreCells, name] if name is OverwriteCells else [name])
 ]
 c.Autograde.pre_convert_hook = set_aside
 look_before_grading(Autograde)

@@ -42,8 +42,35 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 3:
         print("usage: python -m autograder.answers EXERCISE QUESTION ANSWER", file=sys.stderr)
         return 2
-    print(digest(*arguments))
+    exercise, question, answer = arguments
+    problem = _misfit(exercise, question, answer)
+    if problem:
+        print(f"autograder.answers: {problem}", file=sys.stderr)
+    print(digest(exercise, question, answer))
     return 0
+
+
+def _misfit(exercise: str, question: str, answer: str) -> str:
+    """What is wrong with an answer for the course of this folder, empty where nothing is. Questions not written yet are no fault."""
+    from pathlib import Path
+
+    from autograder.course import load_course
+    from autograder.course_folder import find_course_root
+    from autograder.errors import AutogradeError
+
+    try:
+        found = load_course(find_course_root(Path.cwd())).find(exercise)
+    except AutogradeError as error:
+        return f"note: {error}"
+    known = {asked.id: asked for asked in found.questions}
+    if question in known and known[question].kind in ("integer", "number"):
+        try:
+            float(answer)
+        except ValueError:
+            return f"note: {question} of {exercise} wants a number, and {answer!r} is none"
+    if question not in known:
+        return f"note: {exercise} has no question {question} yet, it has {', '.join(known) or 'none'}"
+    return ""
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from typing import Any
 
 from autograder import __version__
 from autograder.assembly import NO_NVCC, Assembler, Assembly, find_nvcc
-from autograder.checks import CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
-from autograder.checks.synchronization import COSTLY, lints, same_mistake
+from autograder.checks import COSTLY, CaseRun, Compiled, Outcome, bank_conflicts, coalescing, run_checks
+from autograder.checks.synchronization import lints, same_mistake
 from autograder.course import MODELLED, Builder, Case, Exercise, Limits, Timing
 from autograder.diagnosis import (
     Diagnosis,

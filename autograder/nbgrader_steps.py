@@ -8,8 +8,10 @@ stderr, a patched `check`) touches nothing. `FlatExtractor` and `FlatCollector` 
 
 from __future__ import annotations
 
+import glob
 import json
 import math
+import os
 import re
 import zipfile
 from functools import lru_cache
@@ -23,12 +25,14 @@ from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 
 from autograder.batch.collect import (
+    EXERCISE,
     SKIPPED,
     SUFFIXES,
     Handed,
     collect,
     notebook_of,
     stand_in,
+    student_of,
     with_submissions,
 )
 from autograder.batch.grading import run_task, task, unreadable
@@ -65,6 +69,38 @@ class PointsOfCourse(NbGraderPreprocessor):  # type: ignore[misc]
                 worth = points[marked["grade_id"]]
                 marked["points"] = int(worth) if worth.is_integer() else worth
         return nb, resources
+
+
+class RestoreCells(NbGraderPreprocessor):  # type: ignore[misc]
+    """Puts cells of the release that a learner has deleted back into their places.
+
+    nbgrader does so for scored cells only, and fails where the cell before one is deleted, too, or is neither scored nor a solution.
+    Where the release is not there any more, the notebook stays as it is.
+    """
+
+    def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
+        root, course = _course()
+        about = resources["nbgrader"]
+        exercise = next((e for e in course.exercises if e.id == about["assignment"]), None)
+        released = root / "exercises" / about["assignment"] / f"{about['notebook']}.ipynb"
+        if exercise is not None and exercise.notebook == released.name and released.is_file():
+            nb.cells = with_released_cells(nb.cells, nbformat.read(released, as_version=4).cells)
+        return nb, resources
+
+
+def with_released_cells(cells: list[Any], released: list[Any]) -> list[Any]:
+    """The cells, and those of the release whose grade_id is not among them, each behind the one that it followed there."""
+    cells = list(cells)
+    place = 0
+    for cell in released:
+        name = cell_grade_id(cell)
+        if name is None:
+            continue
+        at = next((n for n, own in enumerate(cells) if cell_grade_id(own) == name), None)
+        if at is None:
+            cells.insert(place, cell)
+        place = max(place, (place if at is None else at) + 1)
+    return cells
 
 
 class GradeCells(NbGraderPreprocessor):  # type: ignore[misc]
@@ -177,8 +213,9 @@ def agree(cells: list[Any], exercise: Exercise) -> None:
 
 
 def look_before_grading(autograde: Any) -> None:
-    """Let nbgrader's step look at the points of its gradebook before it removes what it graded earlier; it has no hook there."""
-    convert = autograde.convert_notebooks
+    """Let nbgrader's step look at everything that was handed in, and at the points of its gradebook before it removes what it graded
+    earlier; it has no hooks there."""
+    find, convert = autograde.init_notebooks, autograde.convert_notebooks
     if getattr(convert, "looks", False):  # several steps in one process
         return
 
@@ -186,8 +223,12 @@ def look_before_grading(autograde: Any) -> None:
         _points_agree(self)
         convert(self)
 
+    def add_and_find(self: Any) -> None:
+        _notebooks_for_all(self)
+        find(self)
+
     look_and_convert.looks = True  # type: ignore[attr-defined]
-    autograde.convert_notebooks = look_and_convert
+    autograde.init_notebooks, autograde.convert_notebooks = add_and_find, look_and_convert
 
 
 def _points_agree(converter: Any) -> None:
@@ -218,6 +259,33 @@ def _points_agree(converter: Any) -> None:
     except CourseError as error:
         converter.log.error("%s; nothing was changed", error)
         raise SystemExit(1) from None
+
+
+def _notebooks_for_all(converter: Any) -> None:
+    """nbgrader passes over a student without a notebook of the exercise's name. Where something else was handed in that counts, a `.py`
+    or a notebook of another name, the released notebook is put beside it, respectively a copy of that one under the right name.
+    """
+    root, course = _course()
+    exercise = next((e for e in course.exercises if e.id == converter.coursedir.assignment_id), None)
+    if exercise is None:
+        return
+    pattern = converter.coursedir.format_path(
+        converter.coursedir.submitted_directory, converter.coursedir.student_id, exercise.id
+    )
+    for folder in sorted(Path(found) for found in glob.glob(pattern)):
+        path, released = folder / exercise.notebook, root / "exercises" / exercise.id / exercise.notebook
+        if os.path.lexists(path) or folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
+            continue
+        name, found = f"{folder.parent.name}/{exercise.id}/{exercise.notebook}", notebook_of(folder, exercise)
+        handed = Handed(folder.parent.name, exercise.id, name, found, below=folder.parent.parent)
+        [one] = with_submissions([handed], root, course)
+        if handed.path != path:
+            path.write_bytes(handed.path.read_bytes())
+        elif one.path.suffix == ".py" and one.submission is not None and released.is_file():
+            path.write_bytes(released.read_bytes())
+        else:
+            continue
+        converter.log.warning("%s: %s counts", folder, one.path.name)
 
 
 def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
@@ -271,7 +339,9 @@ class FlatExtractor(ExtractorPlugin):  # type: ignore[misc]
         exercise = course.find(self.parent.coursedir.assignment_id)
         refused = [path for path in sorted(Path(archive_path).rglob("*.zip")) if of_a_class(path, exercise)]
         if refused:
-            self.parent.fail(f"{refused[0]}: holds the work of several students; unzip a class zip first")
+            self.parent.fail(
+                f"{refused[0]}: holds the work of several students; unzip a class zip and take it out of this folder"
+            )
         super().extract(archive_path, extracted_path)
         for path in sorted(Path(extracted_path).rglob("*.py")):
             if path.is_file() and not path.is_symlink():
@@ -323,7 +393,7 @@ class FlatCollector(FileNameCollectorPlugin):  # type: ignore[misc]
         if path.suffix != ".ipynb" or path.is_symlink():
             return None
         if len(relative.parts) > 1:  # an archive or a folder per student
-            student = _MOODLE.sub("", relative.parts[0]).strip(" _-")
+            student = _student_of_folder(relative.parts[0])
             return (
                 {"student_id": student, "file_id": exercise.notebook}
                 if path.name == exercise.notebook
@@ -331,6 +401,13 @@ class FlatCollector(FileNameCollectorPlugin):  # type: ignore[misc]
             )
         kept = next((one for one in _flat_files(top, exercise.id) if one.path == path), None)
         return {"student_id": kept.student, "file_id": exercise.notebook} if kept else None
+
+
+def _student_of_folder(name: str) -> str:
+    """The student in the name of an archive or a folder: `lena`, `lena_exercise_05`, or one of Moodle's."""
+    match = EXERCISE.search(name)
+    found = student_of(name[: match.start()], name[match.end() :]) if match else ""
+    return found or _MOODLE.sub("", name).strip(" _-")
 
 
 @lru_cache(maxsize=1)
@@ -345,6 +422,18 @@ def _flat_files(top: Path, name: str) -> list[Handed]:
 def _course() -> tuple[Path, Course]:
     """The course that nbgrader runs in."""
     return _load(find_course_root(Path.cwd()))
+
+
+def need_a_course() -> None:
+    """Nothing, where course.yaml can be read.
+
+    Raises:
+        SystemExit: it cannot; its text says where. nbgrader would show a stack trace, and only after it has begun.
+    """
+    try:
+        _course()
+    except AutogradeError as error:
+        raise SystemExit(f"nbgrader_config.py: {error}") from None
 
 
 @lru_cache(maxsize=1)

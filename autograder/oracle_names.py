@@ -11,17 +11,22 @@ from autograder.errors import did_you_mean
 FOLDER = Path(__file__).resolve().parent / "oracles"
 
 
-@cache
 def oracle_names() -> tuple[str, ...]:
     """The functions with the decorator `oracle` in any module of that folder, sorted."""
-    found = []
+    return tuple(sorted(oracle_files()))
+
+
+@cache
+def oracle_files() -> dict[str, Path]:
+    """Oracle -> the module that defines it."""
+    found = {}
     for path in FOLDER.glob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and any(
                 isinstance(mark, ast.Name) and mark.id == "oracle" for mark in node.decorator_list
             ):
-                found.append(node.name)
-    return tuple(sorted(found))
+                found[node.name] = path
+    return found
 
 
 def known_oracle(name: str) -> str:

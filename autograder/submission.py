@@ -148,8 +148,11 @@ def _from_notebook(path: Path, text: str, exercise: Exercise, released: str | No
     answers: Answers = {}
     problem, answers_cell = "", None
     if exercise.cells.answers is not None:
-        answers_cell, answers_source = _only_cell(cells, exercise.cells.answers, path)
-        answers, problem = read_answers(answers_source)
+        if any(cell_grade_id(cell) == exercise.cells.answers for cell in cells):
+            answers_cell, answers_source = _only_cell(cells, exercise.cells.answers, path)
+            answers, problem = read_answers(answers_source)
+        else:
+            problem = f'there is no cell with grade_id "{exercise.cells.answers}" any more'
     return Submission(
         name=path.name,
         source=source,

@@ -6,6 +6,7 @@ builder, counts where there is no notebook, or where the notebook's kernel is st
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
     from autograder.course import Course, Exercise
 
 SUFFIXES = (".ipynb", ".py")
-_EXERCISE = re.compile(r"exercise[_\- ]?(\d{1,2})(?!\d)", re.IGNORECASE)
+EXERCISE = re.compile(r"exercise[_\- ]?(\d{1,2})(?!\d)", re.IGNORECASE)
 _COPY = re.compile(
     r"(?:-|\s*\()(\d{1,3})\)?$"
 )  # what a learning platform appends to the name of a second attempt
+_NUMBERED = re.compile(r"\s*\((\d{1,3})\)$")
 # SUBMITTED/.as_submitted/STUDENT/EXERCISE holds a notebook that nbgrader cannot process, see `autograder.nbgrader_steps`:
 # outside of the student's folder, and of a name that is no student's.
 AS_SUBMITTED = ".as_submitted"
@@ -72,6 +74,8 @@ def collect(folder: Path, course: Course, only: Exercise | None = None) -> tuple
         elif Path(entry.name).suffix.lower() in SUFFIXES:
             one = _flat(folder, entry.name, known, only, notes)
             found += [one] if one else []
+        elif entry.name.lower().endswith((".zip", ".tar.gz", ".tgz", ".7z")):
+            notes.append(f"{printable(entry.name)}: unpack it first; left out")
     found = _newest(found, notes)
     if only is not None:
         found = [one for one in found if one.exercise == only.id]
@@ -104,7 +108,10 @@ def _of_student(folder: Path, student: str, known: dict[str, Exercise], notes: l
             path = notebook_of(folder / place, exercise)
             found.append(Handed(printable(student), exercise.id, name, path, below=folder))
     if not found:
-        notes.append(f"{printable(student)}: holds no folder of an exercise of this course; left out")
+        where = next(iter(known))
+        notes.append(
+            f"{printable(student)}: holds no folder of an exercise of this course, such as {printable(student)}/{where}; left out"
+        )
     return found
 
 
@@ -114,6 +121,8 @@ def notebook_of(folder: Path, exercise: Exercise) -> Path:
     That is the one set aside, as long as what stands in for it in the folder is still there.
     """
     path = folder / exercise.notebook
+    if not os.path.lexists(path):
+        return _other_notebook(folder, exercise) or path
     aside = set_aside_as(path)
     try:
         whole = path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_FILE_BYTES
@@ -123,6 +132,17 @@ def notebook_of(folder: Path, exercise: Exercise) -> Path:
     except (OSError, ValueError):
         pass
     return path
+
+
+def _other_notebook(folder: Path, exercise: Exercise) -> Path | None:
+    """The one notebook of another name that holds the exercise's kernel cell; None where there is none or more than one."""
+    marked = f'"grade_id": "{exercise.cells.kernel}"'.encode()
+    found = []
+    for path in sorted(folder.glob("*.ipynb")) if folder.is_dir() and not folder.is_symlink() else []:
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_FILE_BYTES:
+                found += [path] if marked in path.read_bytes() else []
+    return found[0] if len(found) == 1 else None
 
 
 def set_aside_as(path: Path) -> Path:
@@ -147,7 +167,7 @@ def _flat(
     folder: Path, name: str, known: dict[str, Exercise], only: Exercise | None, notes: list[str]
 ) -> Handed | None:
     stem = Path(name).stem
-    match = _EXERCISE.search(stem)
+    match = EXERCISE.search(stem)
     exercise = f"exercise_{int(match[1]):02d}" if match else only.id if only else ""
     if exercise not in known:
         notes.append(
@@ -157,8 +177,15 @@ def _flat(
     if not match:
         return Handed(printable(stem), exercise, printable(name), folder / name)
     before, after = stem[: match.start()], stem[match.end() :]
-    student = (before + _COPY.sub("", after) if before else after).strip(" _-.") or stem
-    return Handed(printable(student), exercise, printable(name), folder / name)
+    return Handed(printable(student_of(before, after) or stem), exercise, printable(name), folder / name)
+
+
+def student_of(before: str, after: str) -> str:
+    """The student in a name, from what stands ahead of the exercise and behind it. A number in parentheses at the end is
+    an attempt; `-2` is one where a name stands ahead of the exercise, else it may be part of a student's number.
+    """
+    after = (_COPY if before.strip(" _-.") else _NUMBERED).sub("", after)
+    return (before + after).strip(" _-.")
 
 
 def _newest(found: list[Handed], notes: list[str]) -> list[Handed]:
@@ -180,8 +207,9 @@ def _newest(found: list[Handed], notes: list[str]) -> list[Handed]:
 
 def _attempt(one: Handed) -> tuple[int, str]:
     stem = Path(one.name).stem
-    match = _EXERCISE.search(stem)
-    copy = _COPY.search(stem, match.end()) if match else None
+    match = EXERCISE.search(stem)
+    numbered = _COPY if match and stem[: match.start()].strip(" _-.") else _NUMBERED
+    copy = numbered.search(stem, match.end()) if match else None
     return (int(copy[1]) if copy else 0, one.name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +57,6 @@ def _write(gradebook: Any, missing: type[Exception], row: Row) -> None:
         )
     gradebook.update_or_create_student(row.student)
     submission = gradebook.update_or_create_submission(name, row.student)
-    if submission.timestamp is None:
-        submission.timestamp = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     [own] = [n for n in submission.notebooks if n.name == notebook]
     for grade in own.grades:
         if grade.name in row.checks:

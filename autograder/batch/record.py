@@ -22,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from autograder import __version__
 from autograder.errors import EXIT_MACHINE, UsageError
 from autograder.files import write_atomically
+from autograder.oracle_names import FOLDER as ORACLES
+from autograder.oracle_names import oracle_files
 from autograder.report.model import GradeReport
 from autograder.submission import MAX_SOURCE_BYTES, Submission
 
@@ -144,8 +146,10 @@ def digest(value: Any) -> str:
 
 
 def exercise_sha256(course: Course, exercise: Exercise) -> str:
-    """Of the exercise's block in course.yaml and of the limits."""
-    return digest([exercise.model_dump(mode="json"), course.limits.model_dump(mode="json")])
+    """Of the exercise's block in course.yaml, of the limits, and of the files that hold its oracles."""
+    files = {oracle_files()[kernel.oracle] for kernel in exercise.kernels}
+    oracles = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    return digest([exercise.model_dump(mode="json"), course.limits.model_dump(mode="json"), oracles])
 
 
 @cache
@@ -161,14 +165,22 @@ def versions() -> dict[str, str]:
 
 
 def _code_sha256() -> str:
-    """Of every Python and YAML file of the packages `autograder` and `emulator`."""
+    """Of every Python and YAML file of the packages `autograder` and `emulator`, but for the oracles: those concern the
+    exercises that name them, see `exercise_sha256`, and a new one is no reason to grade a class again.
+    """
     root = Path(__file__).resolve().parents[2]
     total = hashlib.sha256()
-    for package in ("autograder", "emulator"):
-        for path in sorted((root / package).rglob("*")):
-            if path.suffix in (".py", ".yaml") and "__pycache__" not in path.parts:
-                total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in code_files():
+        total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return total.hexdigest()
+
+
+def code_files() -> list[Path]:
+    """The files that `code` of `versions` covers."""
+    root = Path(__file__).resolve().parents[2]
+    found = [p for package in ("autograder", "emulator") for p in sorted((root / package).rglob("*"))]
+    found = [p for p in found if p.suffix in (".py", ".yaml") and "__pycache__" not in p.parts]
+    return [path for path in found if path.parent != ORACLES or path.name == "__init__.py"]
 
 
 def key_of(exercise: str, submission: str, seed: int, quick: bool, device: str) -> str:

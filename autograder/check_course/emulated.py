@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.synchronization import COSTLY
+from autograder.checks import COSTLY
 from autograder.course import Exercise
 from autograder.runner.oracle_child import numpy_dtype
 

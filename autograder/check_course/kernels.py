@@ -18,8 +18,8 @@ from autograder.errors import EXIT_MACHINE, SubmissionError
 from autograder.grade import Settings, grade
 from autograder.progress import FOLDER
 from autograder.report.html import fragment
+from autograder.report.model import CheckResult, GradeReport
 from autograder.report.model import Fault as Blame
-from autograder.report.model import GradeReport
 from autograder.runner.build import receive_prim_funcs, start_builder
 from autograder.runner.process import Pump
 from autograder.submission import Submission, cell_grade_id, cell_source, notebook_cells, read_submission
@@ -39,7 +39,9 @@ def stub(root: Path, course: Course, exercise: Exercise) -> Found:
     except SubmissionError as error:
         return Found((str(error),))
     if not submission.untouched:
-        return Found(("the released kernel is not the solution's without its regions",))
+        return Found(
+            ("the released kernel is not the solution's without its regions; --fix releases it again",)
+        )
     as_handed_out = grade(exercise, submission, course.limits, Settings(seed=SEED, measure=False))
     begun = replace(submission, untouched=False)
     report = grade(exercise, begun, course.limits, Settings(seed=SEED, quick=True, measure=False))
@@ -243,7 +245,14 @@ def _points(report: GradeReport) -> dict[str, float]:
 
 def _lost(report: GradeReport) -> str:
     lost = [check for check in report.checks if check.points < check.max_points]
-    return "; ".join(f"{check.id}: {check.reason or check.summary}" for check in lost)
+    return "; ".join(f"{check.id}: {_first_words(check)}" for check in lost)
+
+
+def _first_words(check: CheckResult) -> str:
+    """What a check says, and its first finding: a summary alone may not say which bound was left."""
+    said = check.reason or check.summary
+    found = next((one.message for one in check.evidence if one.message and one.message not in said), "")
+    return ": ".join(filter(None, (said, found)))
 
 
 def _why(report: GradeReport) -> str:

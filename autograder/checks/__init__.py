@@ -21,6 +21,8 @@ from autograder.runner.build import Table
 from autograder.submission import Submission, split_lines
 from emulator.counters import COUNTED_BY, INSTRUCTIONS, OBSERVABLES
 
+COSTLY = ("error", "race")  # strengths of findings that cost points
+
 
 @dataclass
 class CaseRun:
@@ -50,8 +52,8 @@ class CaseRun:
     @property
     def idle_mmas(self) -> int:
         """Executed tcgen05.mma that the output does not depend on; all of them, when a part of the output depends on none."""
-        if self.followed is None:
-            return 0
+        if self.followed is None or not self.correct or any(f["strength"] in COSTLY for f in self.findings):
+            return 0  # what a race leaves in D says nothing about what it depends on
         whole = self.followed["untouched"] <= MOST_UNTOUCHED
         return sum(line["count"] for line in self.followed["lines"] if not (whole and line["matters"]))
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from autograder.checks import CaseRun, Outcome, check, result, skipped, unless_run
+from autograder.checks import COSTLY, CaseRun, Outcome, check, result, skipped, unless_run
 from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Fault, Verdict
-
-COSTLY = ("error", "race")
 
 
 @check
@@ -80,7 +78,11 @@ def same_mistake(finding: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def distinct(runs: Iterable[CaseRun], strengths: tuple[str, ...]) -> list[tuple[dict[str, Any], int]]:
-    """(finding, number of launches that showed it), one per code and place, in order of first appearance."""
+    """(finding, number of launches that showed it), one per code and place, in order of first appearance, but a cause first.
+
+    Too many arrivals in a phase often mean that somebody arrived who should still have waited: where a phase was overrun, that
+    comes first.
+    """
     seen: dict[tuple[Any, ...], tuple[dict[str, Any], int]] = {}
     for run in runs:
         in_this_run = set()
@@ -91,7 +93,11 @@ def distinct(runs: Iterable[CaseRun], strengths: tuple[str, ...]) -> list[tuple[
             first, count = seen.get(key, (finding, 0))
             seen[key] = (first, count + (key not in in_this_run))
             in_this_run.add(key)
-    return list(seen.values())
+    found = list(seen.values())
+    if found and found[0][0]["code"] == "mbarrier.too-many-arrivals":
+        cause = next((one for one in found if one[0]["code"] == "mbarrier.phase-overrun"), None)
+        found.sort(key=lambda one: one is not cause)
+    return found
 
 
 def finding_evidence(

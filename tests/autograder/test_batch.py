@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -201,11 +202,14 @@ def test_a_flat_folder(folder: Path, hand_in: Callable[..., Path], course: Cours
         "exercise_05-bob.ipynb",
         "exercise_05_s-12.ipynb",
         "exercise_5 (2)_carol.ipynb",
+        "exercise_05_erin.ipynb",
+        "exercise_05_erin (2).ipynb",
         "homework.ipynb",
     ):
         hand_in(name, flat=True)
     hand_in("jane_doe_exercise_05-2.ipynb", SYNTAX, flat=True)
     (folder / "submitted" / "notes.txt").write_text("no submission")
+    (folder / "submitted" / "all.zip").write_bytes(b"PK")
     found, notes = collect(folder / "submitted", course)
     names = {one.student: one.name for one in found}
     assert names == {
@@ -213,15 +217,25 @@ def test_a_flat_folder(folder: Path, hand_in: Callable[..., Path], course: Cours
         "bob": "exercise_05-bob.ipynb",
         "s-12": "exercise_05_s-12.ipynb",
         "(2)_carol": "exercise_5 (2)_carol.ipynb",
+        "erin": "exercise_05_erin (2).ipynb",
     }
+    assert "all.zip: unpack it first; left out" in notes
     assert any("later attempt" in note for note in notes) and any("homework" in note for note in notes)
     assert {one.student: one.note for one in found if one.note} == {
-        "jane_doe": "counts as a later attempt than jane_doe_exercise_05.ipynb, which was left out"
+        "jane_doe": "counts as a later attempt than jane_doe_exercise_05.ipynb, which was left out",
+        "erin": "counts as a later attempt than exercise_05_erin.ipynb, which was left out",
     }
     found, notes = collect(folder / "submitted", course, course.find("5"))
     assert {one.student for one in found} == {*names, "homework"}
     read = with_submissions(found, folder, course)
-    assert [one.submission.untouched for one in read if one.submission] == [True, True, True, False, True]
+    assert [one.submission.untouched for one in read if one.submission] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_later_attempt_is_told_wherever_the_class_is_read(
@@ -467,3 +481,47 @@ def test_a_gpu_is_needed_for_cuda(folder: Path, course: Course, hand_in: Callabl
     options = run.Options(folder / "submitted", folder / "results", device="cuda")
     with pytest.raises((MachineError, UsageError)):
         run.run_batch(folder, course, options, run_local, lambda *_: None)
+
+
+def test_a_notebook_of_another_name_counts_where_it_is_the_only_one(
+    folder: Path, hand_in: Callable[..., Path], course: Course
+) -> None:
+    for name in ("one", "two"):
+        path = hand_in(name)
+        path.rename(path.with_name("Exercise 5 (final).ipynb"))
+    shutil.copy(folder / "submitted/two/exercise_05/Exercise 5 (final).ipynb", path.with_name("copy.ipynb"))
+    read = with_submissions(collect(folder / "submitted", course)[0], folder, course)
+    assert [(one.student, bool(one.submission)) for one in read] == [("one", True), ("two", False)]
+    assert read[0].path.name == "Exercise 5 (final).ipynb" and "no such file" in read[1].problem
+
+
+def test_without_its_answers_a_notebook_still_has_a_kernel(
+    folder: Path, hand_in: Callable[..., Path], course: Course
+) -> None:
+    path = hand_in("one")
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    kept = [c for c in notebook["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") != "answers"]
+    path.write_text(json.dumps({**notebook, "cells": kept}), encoding="utf-8")
+    [one] = with_submissions(collect(folder / "submitted", course)[0], folder, course)
+    assert one.submission is not None and one.submission.answers == {}
+    assert 'no cell with grade_id "answers"' in one.submission.answers_problem
+
+
+def test_an_oracle_concerns_the_exercises_that_name_it(
+    course: Course, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is graded again after a change of autograder/oracles."""
+    from autograder.batch import record
+
+    files = {name: path for name, path in record.oracle_files().items()}
+    other = course.find("exercise_01")
+    before = [record.exercise_sha256(course, e) for e in (course.find("exercise_05"), other)]
+    copy = tmp_path / "gemm.py"
+    used = course.find("exercise_05").oracle
+    copy.write_text(files[used].read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+    monkeypatch.setattr(record, "oracle_files", lambda: {**files, used: copy})
+    after = [record.exercise_sha256(course, e) for e in (course.find("exercise_05"), other)]
+    assert before[0] != after[0]
+    assert (before[1] == after[1]) == (used not in {k.oracle for k in other.kernels})
+    assert not [p for p in record.code_files() if p.parent == record.ORACLES and p.name != "__init__.py"]
+    assert [p for p in record.code_files() if p.name == "grade.py"]

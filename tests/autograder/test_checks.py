@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autograder.checks import CaseRun, Compiled, Outcome, run_checks
-from autograder.checks.synchronization import lints
+from autograder.checks.synchronization import distinct, lints
 from autograder.course import Exercise, Limits
 from autograder.diagnosis import Diagnosis, Failure, graders, machines, yours
 from autograder.report.model import CheckResult, Fault, Verdict
@@ -207,6 +207,35 @@ def test_lint_costs_nothing(make: Make) -> None:
 def test_the_same_code_at_two_places_is_two_findings(make: Make) -> None:
     both = [finding(), finding(locations=[{"file": "/t/snapshot/kernel.py", "line": 1}]), finding()]
     assert len(results(make(lambda n: {"findings": both}))["synchronization"].evidence) == 2
+
+
+@pytest.mark.parametrize(
+    ("comparison", "findings", "idle"),
+    [(RIGHT, [], 4), (RIGHT, [finding(strength="lint")], 4), (RIGHT, [finding()], 0), (WRONG, [], 0)],
+)
+def test_decoys_are_looked_for_where_the_output_is_no_accident(
+    comparison: dict[str, Any], findings: list[dict[str, Any]], idle: int
+) -> None:
+    """A race leaves in D what came first: the same kernel would have the marks of its seed."""
+    followed = {"untouched": 0, "lines": [{"count": 4, "matters": False}]}
+    run = CaseRun("one", "", findings=findings, comparison=comparison, followed=followed)
+    assert run.idle_mmas == idle
+
+
+@pytest.mark.parametrize(
+    ("codes", "order"),
+    [
+        (["many", "early", "overrun", "race", "overrun"], ["overrun", "many", "early", "race"]),
+        (["many", "early", "race"], ["many", "early", "race"]),
+        (["race", "many", "overrun"], ["race", "many", "overrun"]),
+    ],
+)
+def test_an_overrun_phase_comes_before_the_arrivals_that_it_let_through(
+    codes: list[str], order: list[str]
+) -> None:
+    names = {"many": "mbarrier.too-many-arrivals", "overrun": "mbarrier.phase-overrun"}
+    run = CaseRun("one", "", findings=[finding(code=names.get(code, code)) for code in codes])
+    assert [f["code"] for f, _ in distinct([run], ("race",))] == [names.get(code, code) for code in order]
 
 
 def test_a_hang(make: Make) -> None:

@@ -252,6 +252,58 @@ def test_a_whole_exercise_without_a_terminal(notebook: Notebook, lab: tuple[str,
     assert list((root / ".autograde/checkpoints" / EXERCISE).iterdir()), "what passed is kept"
 
 
+CELLS_AT_THE_END = ("from autograder.notebook import step, timeline\ntimeline()", "step()")
+OTHERS = {"notebook": "notebooks", "nbclassic": "nbclassic/notebooks"}
+
+
+@pytest.mark.parametrize("package", OTHERS)
+def test_a_solved_notebook_in_other_programs(notebook: Notebook, lab: tuple[str, Path], package: str) -> None:
+    """Jupyter Notebook 7 and, where it is installed, the classic notebook: the report, the timeline and the steps are the same."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    url, root = lab
+    course = root / package
+    course.mkdir()
+    shutil.copy(REPOSITORY / "course.yaml", course)
+    folder = course / "exercises" / EXERCISE
+    shutil.copytree(REPOSITORY / "exercises" / EXERCISE, folder)
+    path = folder / f"{EXERCISE}.ipynb"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for cell in document["cells"]:
+        grade_id = cell["metadata"].get("nbgrader", {}).get("grade_id")
+        if grade_id in ("kernel", "answers"):
+            cell["source"] = cell_of(REPOSITORY / "solutions" / EXERCISE / f"{EXERCISE}.ipynb", grade_id)
+    code = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    document["cells"] += [
+        {**code, "id": f"more-{n}", "source": text} for n, text in enumerate(CELLS_AT_THE_END)
+    ]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    page = notebook.page
+    address = f"{url}{OTHERS[package]}/{path.relative_to(root).as_posix()}?token={TOKEN}"
+    page.goto(address, timeout=120_000)
+    if package == "nbclassic":
+        page.wait_for_function("window.Jupyter?.notebook?.kernel?.is_connected()", timeout=120_000)
+        page.evaluate("Jupyter.notebook.execute_all_cells()")
+    else:
+        idle = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
+        page.wait_for_selector(idle, state="attached", timeout=120_000)
+        begun = page.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[[*\d]"))
+        deadline = time.monotonic() + SECONDS
+        while (
+            not begun.count() and time.monotonic() < deadline
+        ):  # until the kernel is connected, nothing happens
+            page.get_by_role("menuitem", name="Run", exact=True).click()
+            page.get_by_role("menuitem", name=re.compile("^Run All Cells")).first.click()
+            page.wait_for_timeout(3000)
+    section = page.locator("section[aria-label^='Step through']").last
+    try:
+        section.get_by_text(re.compile("step 1 of ")).first.wait_for(timeout=300_000)
+        assert page.get_by_text("100 of 100 points").first.is_visible()
+        page.locator(".jp-OutputArea svg, .output_area svg").first.wait_for(state="attached")
+    finally:
+        notebook.shot(f"10_{package}", section if section.count() else None)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_report_page_in_light_and_dark(notebook: Notebook, scheme: str, tmp_path: Path) -> None:
     """Text and ground differ enough in both, and nothing is wider than a small window."""

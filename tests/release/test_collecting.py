@@ -73,7 +73,7 @@ def test_a_class_zip_is_refused_with_one_line(folder: Path) -> None:
         for student in ("Alice Muster_1", "Bob_2"):
             archive.writestr(f"{student}_assignsubmission_file/exercise_02.ipynb", released)
     done = nbgrader(folder, "zip_collect", "exercise_02")
-    assert done.returncode != 0 and "unzip a class zip first" in done.stderr
+    assert done.returncode != 0 and "unzip a class zip and take it out" in done.stderr
     assert "Traceback" not in done.stderr and not (folder / "submitted").exists()
     with zipfile.ZipFile(download / "class.zip") as archive:
         archive.extractall(download)

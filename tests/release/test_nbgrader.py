@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,12 @@ EXPECTED: dict[str, dict[str, float]] = {
     "olaf": NOTHING,  # os._exit
     "pat": NOTHING,  # the stub
     "quin": NOTHING,  # a link to the solution
+    "rosa": UNANSWERED,  # deleted every marked cell but the kernel, the answers, too
+    "sam": UNANSWERED,  # a .py file and no notebook
+    "tess": POINTS,  # a notebook of another name
+    "uwe": POINTS,  # deleted the first scored cell and the text ahead of it
+    "vera": POINTS,  # the second attempt, `exercise_05_vera (2).ipynb`
+    "wim": POINTS,  # a zip that names the exercise
 }
 
 
@@ -127,6 +133,12 @@ def tampered(notebook: dict[str, Any]) -> dict[str, Any]:
     marked(notebook, "build")["source"] = "10.0"
     marked(notebook, "correctness")["metadata"]["nbgrader"]["points"] = 500
     return notebook
+
+
+def without(notebook: dict[str, Any], goes: Callable[[str | None], bool]) -> dict[str, Any]:
+    """The notebook without the cells of these grade_ids."""
+    kept = [c for c in notebook["cells"] if not goes(c["metadata"].get("nbgrader", {}).get("grade_id"))]
+    return {**notebook, "cells": kept}
 
 
 def twice(notebook: dict[str, Any]) -> dict[str, Any]:
@@ -211,6 +223,10 @@ def hand_in(folder: Path, students: dict[str, Path], solution: Path) -> None:
     put(download / "bob_exercise_05-2.ipynb", with_cells(released, **wrong))
     put(download / "carol_exercise_05.py", f"{kernel}\n\n{answers}\n")
     put(download / "report.txt", "not a submission")
+    put(download / "exercise_05_vera.ipynb", with_cells(released))
+    put(download / "exercise_05_vera (2).ipynb", with_cells(released, **good))
+    with zipfile.ZipFile(download / "wim_exercise_05.zip", "w") as archive:
+        archive.writestr("exercise_05/exercise_05.ipynb", json.dumps(with_cells(released, **good)))
     with zipfile.ZipFile(download / "dave_17_assignsubmission_file.zip", "w") as archive:
         archive.writestr("exercise_05.ipynb", json.dumps(with_cells(released, **good)))
 
@@ -231,6 +247,10 @@ def hand_in(folder: Path, students: dict[str, Path], solution: Path) -> None:
     place("nina", old(with_cells(released, **good)))
     place("olaf", with_cells(released, kernel=EXITS))
     place("pat", with_cells(released))
+    place("rosa", without(with_cells(released, **good), lambda name: name not in (None, "kernel")))
+    put(folder / "submitted/sam/exercise_05/exercise_05.py", kernel)
+    put(folder / "submitted/tess/exercise_05/Exercise 5 (final).ipynb", with_cells(released, **good))
+    place("uwe", without(with_cells(released, **good), lambda name: name in ("build", "scored")))
     place("quin", "")
     link = folder / "submitted" / "quin" / "exercise_05" / "exercise_05.ipynb"
     link.unlink()
@@ -317,6 +337,7 @@ def test_feedback_shows_no_solution_and_no_hidden_test(classroom: Path, course: 
         "judy",
         "mia",
         "nina",
+        *("rosa", "sam", "tess", "uwe", "vera", "wim"),
     }:  # they wrote it
         page = feedback(classroom, student)
         text = release.squeeze(re.sub(r"<[^>]+>", "", page))
@@ -395,7 +416,7 @@ def test_formgrader_serves_the_class(server: str) -> None:
     [assignment] = json.loads(read(f"{server}/formgrader/api/assignments"))
     assert (assignment["name"], assignment["num_submissions"], assignment["max_score"]) == (
         "exercise_05",
-        18,
+        len(EXPECTED),
         100,
     )
     found = json.loads(read(f"{server}/formgrader/api/submissions/exercise_05"))
@@ -472,3 +493,39 @@ def test_what_the_machine_owes_is_no_score(classroom: Path, monkeypatch: pytest.
     about = {"nbgrader": {"student": "pat", "assignment": "exercise_05", "notebook": "exercise_05"}}
     with pytest.raises(MachineError, match="pat, exercise_05: not graded, the process died"):
         step.preprocess(nbformat.v4.new_notebook(), about)
+
+
+def test_a_wrong_course_is_one_line(course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nbgrader_config.py ends nbgrader before it has begun."""
+    from autograder import nbgrader_steps as steps
+
+    text = (course / "course.yaml").read_text(encoding="utf-8")
+    (tmp_path / "course.yaml").write_text(text.replace("smem_bytes:", "smem_byte:", 1), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        steps.need_a_course()
+    assert re.fullmatch(r"nbgrader_config\.py: .*course\.yaml.*smem_byte.*", str(ended.value.code))
+    assert re.search(r"(?m)^need_a_course\(\)$", (course / "nbgrader_config.py").read_text(encoding="utf-8"))
+
+
+def test_deleted_cells_come_back_into_their_places() -> None:
+    from autograder import nbgrader_steps as steps
+
+    def cells(names: str) -> list[dict[str, Any]]:
+        return [
+            {"n": name, "metadata": {"nbgrader": {"grade_id": name}} if name.isalpha() else {}}
+            for name in names
+        ]
+
+    for own, whole in (
+        ("", "abc"),
+        ("abc", "abc"),
+        ("1b2", "a1bc2"),
+        ("c1", "abc1"),
+        ("1a2c3", "1ab2c3"),
+        ("ca", "abca"[1:]),
+    ):
+        found = "".join(cell["n"] for cell in steps.with_released_cells(cells(own), cells("abc")))
+        assert sorted(found) == sorted(whole) and [n for n in found if n in own] == list(own), (own, found)
+        if own != "ca":
+            assert found == whole
