@@ -44,7 +44,7 @@ autograde hint [EX [LEVEL]]        a hint; higher levels say more
 autograde watch [EX]               grade whenever you save
 autograde diff EX | restore EX     what changed since it was right; go back to it
 autograde timeline EX              the modelled time, and who waits for what
-autograde batch SUBMITTED_DIR      instructors: grade a class; `class` shows what it got wrong
+autograde batch SUBMITTED          instructors: grade a class; `class` shows what it got wrong
 """
 
 

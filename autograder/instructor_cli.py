@@ -34,9 +34,7 @@ MOST_CAUSES = 5
 
 @click.command()
 @click.argument("submitted", type=_PATH)
-@click.option(
-    "--out", "results", type=_PATH, help="Results folder (default: `results` beside SUBMITTED_DIR)."
-)
+@click.option("--out", "results", type=_PATH, help="Results folder (default: `results` beside SUBMITTED).")
 @click.option("--exercise", help="Only this one; in a flat folder, files that name none belong to it.")
 @click.option(
     "--jobs", type=click.IntRange(1, 1024), help="Processes, or jobs of a cluster (default: one per core)."

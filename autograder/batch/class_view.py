@@ -145,7 +145,8 @@ def text(whole: Class, most: int = 0) -> Iterator[tuple[int, str]]:
             yield 2, f"{len(group.students):>3} x {group.check}: {group.cause}"
             yield 8, f"{group.example}: {group.words}"
         if len(own) > len(largest):
-            yield 2, f"... and {len(own) - len(largest)} more causes (autograde class RESULTS shows all)"
+            more = len(own) - len(largest)
+            yield 2, f"... and {more} more cause{'s' * (more > 1)} (autograde class RESULTS shows all)"
     for row in whole.owed:
         yield 0, f"not graded: {row.student}, {row.exercise.id}: {row.note}"
     for row in whole.rows:

@@ -360,6 +360,11 @@ def _telling(counter: str, runs: list[CaseRun]) -> list[CaseRun]:
 # Results ----------------------------------------------------------------------------------------
 
 
+def of_all(right: int, of: int, what: str) -> str:
+    """How many of all are right: `3 of 4 cases`."""
+    return f"{right} of {of} {what}{'s' * (of != 1)}"
+
+
 def result(
     check: Check,
     verdict: Verdict,

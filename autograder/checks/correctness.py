@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autograder.checks import CaseRun, Outcome, check, result, unless_run
+from autograder.checks import CaseRun, Outcome, check, of_all, result, unless_run
 from autograder.checks.whereabouts import explanation, heat_map, place_of
 from autograder.course import Check
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
@@ -56,7 +56,7 @@ def correctness(check: Check, outcome: Outcome) -> CheckResult:
     if failure is not None:
         evidence.append(failure.evidence())
     evidence += {missing.message: missing.evidence() for missing in outcome.missing.values()}.values()
-    summary = f"{len(right)} of {planned} cases"
+    summary = of_all(len(right), planned, "case")
     if len(right) == planned:
         return result(check, Verdict.PASS, check.points, summary)
     verdict = Verdict.PARTIAL if right else Verdict.FAIL

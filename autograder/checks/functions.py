@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from autograder.checks import Outcome, check, result, skipped
+from autograder.checks import Outcome, check, of_all, result, skipped
 from autograder.course import Check, Function
 from autograder.report.model import CheckResult, Evidence, Fault, Location, Verdict
 from autograder.swizzles import SWIZZLES
@@ -24,7 +24,7 @@ def functions(check: Check, outcome: Outcome) -> CheckResult:
         return skipped(check, "your code does not run that far")
     evidence = [found for function in wanted if (found := _problem(function, outcome)) is not None]
     right = len(wanted) - len(evidence)
-    summary = f"{right} of {len(wanted)} functions"
+    summary = of_all(right, len(wanted), "function")
     if not evidence:
         return result(check, Verdict.PASS, check.points, summary)
     verdict = Verdict.PARTIAL if right else Verdict.FAIL

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
-from autograder.checks import Outcome, check, result, skipped, unless_run
+from autograder.checks import Outcome, check, of_all, result, skipped, unless_run
 from autograder.checks.layout_pictures import Index, picture
 from autograder.course import Builder, Check, WantedLayout
 from autograder.diagnosis import Diagnosis
@@ -42,7 +42,7 @@ def layouts(check: Check, outcome: Outcome) -> CheckResult:
             right += 1
         else:
             evidence.append(problem)
-    summary = f"{right} of {len(wanted)} layouts"
+    summary = of_all(right, len(wanted), "layout")
     if right == len(wanted):
         return result(check, Verdict.PASS, check.points, summary)
     evidence.sort(key=lambda item: item.kind == "note")  # what is not written yet comes last

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from autograder.answers import digest, normal_form
-from autograder.checks import Outcome, check, result
+from autograder.checks import Outcome, check, of_all, result
 from autograder.course import Check, Question
 from autograder.errors import did_you_mean
 from autograder.report.model import CheckResult, Evidence, Location, Verdict
@@ -24,7 +24,7 @@ def predictions(check: Check, outcome: Outcome) -> CheckResult:
             points += question.points
             right += 1
     evidence = _reading_problems(outcome) + evidence
-    summary = f"{right} of {len(exercise.questions)} answers"
+    summary = of_all(right, len(exercise.questions), "answer")
     if right == len(exercise.questions):
         return result(check, Verdict.PASS, check.points, summary)
     return result(check, Verdict.PARTIAL if right else Verdict.FAIL, points, summary, evidence)

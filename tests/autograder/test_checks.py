@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autograder.checks import CaseRun, Compiled, Outcome, run_checks
+from autograder.checks import CaseRun, Compiled, Outcome, of_all, run_checks
 from autograder.checks.synchronization import distinct, lints
 from autograder.course import Exercise, Limits
 from autograder.diagnosis import Diagnosis, Failure, graders, machines, yours
@@ -350,3 +350,7 @@ def test_evidence_never_tells_the_right_answer(make: Make) -> None:
 def test_an_answer_to_no_question_is_mentioned(make: Make) -> None:
     evidence = results(make(answers={**ANSWERS, "q1": None, "Q1": 32768}))["predictions"].evidence
     assert any("there is no question 'Q1'; did you mean 'q1'" in e.message for e in evidence)
+
+
+def test_one_is_no_plural() -> None:
+    assert [of_all(n, n, "case") for n in (0, 1, 4)] == ["0 of 0 cases", "1 of 1 case", "4 of 4 cases"]
