@@ -26,9 +26,9 @@ def no_oracle() -> None: ...
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(oracle_names, "FOLDER", tmp_path)
-    oracle_names.oracle_names.cache_clear()
+    oracle_names.oracle_files.cache_clear()
     yield tmp_path
-    oracle_names.oracle_names.cache_clear()
+    oracle_names.oracle_files.cache_clear()
 
 
 def test_a_file_is_enough(folder: Path) -> None:
