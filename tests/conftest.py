@@ -6,7 +6,6 @@ sets up once was set up in every process.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
@@ -33,12 +32,6 @@ def group_of(nodeid: str) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: some tests wait, for a watchdog, a browser or a killed process."""
-    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

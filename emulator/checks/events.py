@@ -142,7 +142,7 @@ class BarrierOrder:
         visible, async_visible: warps whose (asynchronous) uses were checked against the init, as bits.
         fenced_for: warps that learnt of the fenced init through barrier.cluster, as bits.
         arriver: the only warp that arrived in this phase, -1 nobody yet, -2 several or a commit.
-        committer: queue of the tcgen05.commit that is the only arrival of this phase, if it is one.
+        committer: queue of the tcgen05.commit that is the only arrival of this phase, if it is one, and its number there.
         arrive_sites: latest arrive statement of each warp. last_site: of anybody, commits included.
         executed: what each warp knew when it executed cp.async.mbarrier.arrive: this comes before the arrival, though the
             arrival releases nothing but the copies.
@@ -174,7 +174,7 @@ class BarrierOrder:
         self.fenced_for = 0
         self.foreign: dict[Any, Clock] | None = None
         self.arriver = -1
-        self.committer: Queue | None = None
+        self.committer: tuple[Queue, int] | None = None
         self.executed: dict[int, npt.NDArray[np.int32]] = {}
         self.arrive_sites: dict[int, int] = {}
         self.last_site = site
@@ -191,11 +191,12 @@ class Queue:
         col: clock column of their completion. col2: of the second completion (bulk stores: writes made).
         epoch: number of the open batch. open: whether it has operations.
         groups: last batch of every group. commits: (last batch, barrier, phase) of the latest commits.
-        landed: phases that commits of this queue have completed alone, by the barrier's clock column.
+        issued: how many commits there were. landed: (phase, number of the commit) that commits of this queue have completed alone,
+            by the barrier's clock column.
         event: the latest event, reused while nothing distinguishes the next one from it.
     """
 
-    __slots__ = ("col", "col2", "commits", "epoch", "event", "groups", "landed", "open")
+    __slots__ = ("col", "col2", "commits", "epoch", "event", "groups", "issued", "landed", "open")
 
     def __init__(self, col: int, col2: int = -1) -> None:
         self.col = col
@@ -204,7 +205,8 @@ class Queue:
         self.open = False
         self.groups: list[int] = []
         self.commits: deque[tuple[int, BarrierOrder, int]] = deque(maxlen=64)
-        self.landed: dict[int, int] = {}
+        self.issued = 0
+        self.landed: dict[int, tuple[int, int]] = {}
         self.event: Event | None = None
 
     def issue(self, cl: ClusterOrder, w: int, kind: Kind, site: int) -> Event:

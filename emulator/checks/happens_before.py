@@ -569,7 +569,8 @@ class ClusterOrder:
             self._use_barrier(w, bar, site, "tcgen05.commit", asynchronous=True)
             queue.commits.append((batch, bar, bar.completed))
             bar.last_site = site
-            bar.committer = queue if bar.arriver == -1 else None
+            queue.issued += 1
+            bar.committer = (queue, queue.issued) if bar.arriver == -1 else None
             if not deferred:
                 self.commit_landed(carried, bar, w)
         self._tick(w)
@@ -823,10 +824,11 @@ class ClusterOrder:
         bar.pending[:, bar.col] = n
         if bar.committer is not None:
             # The commits of one thread arrive in their order: this one proves the phases that earlier ones completed.
-            landed = bar.committer.landed
-            for col, phases in landed.items():
-                np.maximum(bar.pending[:, col], phases, out=bar.pending[:, col])
-            landed[bar.col] = n
+            queue, number = bar.committer
+            for col, (phase, earlier) in queue.landed.items():
+                if earlier < number:
+                    np.maximum(bar.pending[:, col], phase, out=bar.pending[:, col])
+            queue.landed[bar.col] = (n, number)
             bar.committer = None
         bar.history[n] = bar.pending.copy()
         bar.history.pop(n - _HISTORY, None)

@@ -273,6 +273,8 @@ def test_a_solved_notebook_in_other_programs(notebook: Notebook, lab: tuple[str,
         grade_id = cell["metadata"].get("nbgrader", {}).get("grade_id")
         if grade_id in ("kernel", "answers"):
             cell["source"] = cell_of(REPOSITORY / "solutions" / EXERCISE / f"{EXERCISE}.ipynb", grade_id)
+    scored = [c for c in document["cells"] if c["metadata"].get("nbgrader", {}).get("grade")]
+    document["cells"] = [cell for cell in document["cells"] if cell not in scored[1:]]
     code = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
     document["cells"] += [
         {**code, "id": f"more-{n}", "source": text} for n, text in enumerate(CELLS_AT_THE_END)
